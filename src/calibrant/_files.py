@@ -135,7 +135,18 @@ def _version_sentence(path: str | os.PathLike[str], version: Any, writer: Any) -
 
 
 def read_about(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the ``about`` of a saved file. The checksum is verified, but no arrays are built."""
+    """Return the notes that were saved with a classifier, without loading it.
+
+    Parameters
+    ----------
+    path : str or path
+        A file written by ``save(path, about=…)``.
+
+    Returns
+    -------
+    dict
+        The notes; empty if there are none. The checksum of the file is verified.
+    """
     raw = read_bytes(path)
     try:
         content = read_content(raw)

@@ -16,9 +16,10 @@ import pytest
 import torch
 
 from calibrant import posthoc
-from calibrant._files import Format, read_about
+from calibrant._files import Format
 from calibrant._whole import whole_file, write_text_whole
 from calibrant.data import TableEncoder
+from calibrant.estimators import read_about
 
 FITTED = posthoc.Temperature().fit(np.eye(3)[np.arange(30) % 3] * 2, np.arange(30) ** 2 % 3)
 NETWORK = Format("network", {"Net": dict}, "save", tensors=True)

@@ -184,7 +184,8 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, FormerNames):
         """Write the fitted classifier to one file: arrays as safetensors, the rest as JSON in its header.
 
         Parameters that are a RandomState instance or a splitter cannot be written; they are read back as None.
-        ``about`` holds your own notes for the file's header: text and numbers.
+        ``about`` holds your own notes for the file's header: text and numbers. :func:`calibrant.estimators.read_about`
+        reads them.
         """
         from calibrant.estimators.persistence import save_classifier
 

@@ -225,7 +225,8 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
 
         This works for ``HistGradientBoostingClassifier`` (the default), ``LogisticRegression``, and pipelines of these
         with ``StandardScaler`` or :class:`calibrant.data.TableEncoder`. Any other estimator raises a ValueError.
-        ``about`` holds your own notes for the file's header: text and numbers.
+        ``about`` holds your own notes for the file's header: text and numbers. :func:`calibrant.estimators.read_about`
+        reads them.
         """
         from calibrant.estimators.persistence import save_classifier
 

@@ -54,7 +54,7 @@ def save_classifier(
     """Write a fitted classifier to one file; :func:`load_classifier` reads it back with equal predictions, bit for bit.
 
     The predictions of a CrossCalibrated with boosted trees are equal up to rounding.
-    ``about`` holds text and numbers that are stored in the file; :func:`calibrant._files.read_about` reads them.
+    ``about`` holds text and numbers that are stored in the file; :func:`calibrant.estimators.read_about` reads them.
     """
     name = type(classifier).__name__
     if CLASSIFIERS.get(name) is not type(classifier):
