@@ -246,6 +246,7 @@ def work(
                 prepared,
                 device=device,
                 folder=store.checkpoint(key),
+                logits_folder=store.folder / "logits",
                 seconds=seconds,
                 deadline=deadline,
                 shared=shared,

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from calibrant.bilevel import Callback, NonFiniteError, ProgressBar
@@ -16,10 +17,11 @@ from calibrant.experiments.common.keys import Key, own_code
 from calibrant.experiments.common.runs import Meter
 from calibrant.experiments.meta_reg.curves import EpochCurve
 from calibrant.experiments.meta_reg.data import PreparedImages
-from calibrant.experiments.meta_reg.measures import SCORES, measure
+from calibrant.experiments.meta_reg.measures import SCORES, logits, measure
 from calibrant.experiments.meta_reg.plan import Planned, network_of, trained
 from calibrant.experiments.meta_reg.resuming import Resume, TimedCheckpoint, UnusableCheckpoint
 from calibrant.methods import Calibrated, Fitted
+from calibrant.methods.confidence import Mapped
 from calibrant.methods.fitted import Failed
 from calibrant.methods.safeguards import Interruptible
 from calibrant.report.results import Record
@@ -31,6 +33,7 @@ def train(
     *,
     device: torch.device,
     folder: Path | None = None,
+    logits_folder: Path | None = None,
     seconds: float = 60.0,
     deadline: float | None = None,
     shared: bool = False,
@@ -43,6 +46,7 @@ def train(
     prepared : the data, on ``device``
     folder : folder for a checkpoint every ``seconds``, from which an interrupted run continues; the checkpoint is
         removed at the end. Ctrl-C saves one after the current step. None: no checkpoints
+    logits_folder : folder for the network's logits, see :func:`save_logits`; None: they are not stored
     shared : whether other programs use the device; training times for comparisons are then not recorded
     deadline : a time of ``time.monotonic``; the run then saves a checkpoint and raises ``OutOfTime``
     """
@@ -110,4 +114,21 @@ def train(
         found[own] = record | common | {"seconds": common["train_seconds"] + calibrated}
     if path is not None:
         path.unlink(missing_ok=True)
+    if logits_folder is not None and not fitted.failure:
+        save_logits(logits_folder / f"{key['dataset']}-{key['recipe']}-{key['method']}-{key['seed']}.npz", fitted, prepared)
     return found
+
+
+def save_logits(path: Path, fitted: Fitted, prepared: PreparedImages) -> None:
+    """Store a network's logits and labels of the held-out and test parts, so that calibrators need no second training.
+
+    The logits are those before the confidence map, in half precision: an error of at most 0.05 % of each logit.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    network = fitted.model if isinstance(fitted, Mapped) else fitted
+    arrays = {}
+    for name, part in (("val", prepared.task.val), ("meta", prepared.task.meta), ("test", prepared.test)):
+        if part is not None:
+            arrays[f"{name}_logits"] = logits(network, part).numpy().astype(np.float16)
+            arrays[f"{name}_labels"] = part.labels.cpu().numpy().astype(np.int16)
+    np.savez_compressed(path, **arrays)
