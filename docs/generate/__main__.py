@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from docs.generate import alternatives, first_paper, guarantees, networks, readme, studies, tables
+from docs.generate import alternatives, first_paper, guarantees, images, networks, readme, studies, tables
 
 ROOT = Path(__file__).parents[2]
 PAGES = (*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md")
@@ -40,8 +40,9 @@ def main() -> None:
         if after != before:
             page.write_text(after, encoding="utf-8")
             print(f"written: {page.relative_to(ROOT)}")
-    for path in alternatives.draw(ROOT / "docs" / "figures"):
-        print(f"drawn: {path.relative_to(ROOT)}")
+    for section in (alternatives, first_paper, images):
+        for path in section.draw(ROOT / "docs" / "figures"):
+            print(f"drawn: {path.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Iterator
+from functools import cache, partial
+from pathlib import Path
 
-from docs.generate.stored import bullets, paragraph, signs, stored, words
+from docs.generate.stored import bullets, paragraph, save_png, signs, stored, words
 
 from calibrant.experiments.common.verdicts import Records, difference, mean, methods
-from calibrant.experiments.meta_reg.groups import times
+from calibrant.experiments.meta_reg import figures
+from calibrant.experiments.meta_reg.groups import groups, times
 from calibrant.experiments.meta_reg.targets import RIVAL
 from calibrant.experiments.meta_reg.variants import variants
 from calibrant.metrics import Estimate
@@ -39,6 +42,20 @@ def images() -> str:
             bullets([*_sentences(), f"[All methods, targets and claims]({PAGE})"]),
         ]
     )
+
+
+def draw(folder: Path) -> Iterator[Path]:
+    """Figures 2 to 5 of the second paper, drawn from the stored runs on each data set."""
+    drawings = {
+        2: partial(figures.reliability, bins=(15,)),
+        3: figures.curves,
+        4: partial(figures.reliability, bins=(20, 50, 100)),
+        5: figures.bin_sweep,
+    }
+    for name in SETS:
+        (group,) = groups(_records(name))
+        for number, draw_figure in drawings.items():
+            yield save_png(draw_figure(group), folder / f"second-paper-{number}-{name}")
 
 
 def noisy() -> str:

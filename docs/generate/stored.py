@@ -5,8 +5,10 @@ from __future__ import annotations
 import textwrap
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from calibrant.metrics import Estimate, excludes_zero
+from calibrant.plots import save_figure
 from calibrant.report import Results, read_results
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -18,6 +20,16 @@ SIGNS = {-1: "significantly lower", 1: "significantly higher", 0: "not significa
 def stored(name: str) -> Results:
     """The content of ``results/NAME.json``."""
     return read_results(RESULTS / f"{name}.json")
+
+
+def save_png(figure: Any, stem: Path) -> Path:
+    """Save a figure as ``stem``.png alone, and close it."""
+    from matplotlib import pyplot as plt
+
+    svg, png = save_figure(figure, stem)
+    svg.unlink()
+    plt.close(figure)
+    return png
 
 
 def bullets(sentences: list[str]) -> str:

@@ -58,7 +58,7 @@ def make_report(content: Results, numbers: figures.Numbers) -> Report:
     failures(report, records, "These runs failed, so their means are missing.")
     report.section(
         "Table 1",
-        "The paper's three methods, with the printed values of one run each beside ours. The row of the exact "
+        "The paper's three methods, with the printed values beside ours. The row of the exact "
         "posterior is the noise floor: the score of perfect confidence on the same test samples.",
     )
     _table(report, table1.beside_paper(records))
@@ -227,8 +227,8 @@ def _figures(report: Report, numbers: figures.Numbers, records: Records) -> None
             "figure-3",
         )
     report.text(
-        "Figure 3 in numbers. From one run, the paper concludes that most weights of misclassified samples end between "
-        "0 and 0.5, and most others above. Our runs confirm this if both shares exceed one half. The shares are those "
+        "Figure 3 in numbers. From it, the paper concludes that most weights of misclassified samples end between 0 "
+        "and 0.5, and most others above. Our runs confirm this if both shares exceed one half. The shares are those "
         "of the last step; if the weights oscillate, another step gives other shares."
     )
     _table(report, table1.weights(records), "BO4SC's final weights, as shares of training samples.")

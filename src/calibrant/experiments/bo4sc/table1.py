@@ -24,7 +24,7 @@ PAPER: dict[str, dict[str, dict[str, float]]] = {
         "bo4sc": {"blobs-1.3": 0.931, "blobs-1.7": 0.859, "spirals-2.5": 0.923, "spirals-3.5": 0.801, "bac": 0.994},
     },
 }
-"""Sanguin et al. 2024, Table 1: one run per method and set; the paper does not state the number of bins."""
+"""Sanguin et al. 2024, Table 1. The paper states neither the number of runs nor the number of bins."""
 
 
 def beside_paper(records: Records) -> Table:

@@ -115,7 +115,8 @@ def train(
     if path is not None:
         path.unlink(missing_ok=True)
     if logits_folder is not None and not fitted.failure:
-        save_logits(logits_folder / f"{key['dataset']}-{key['recipe']}-{key['method']}-{key['seed']}.npz", fitted, prepared)
+        name = f"{key['dataset']}-{key['recipe']}-{key['method']}-{key['seed']}.npz"
+        save_logits(logits_folder / name, fitted, prepared)
     return found
 
 
