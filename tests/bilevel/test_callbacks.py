@@ -215,3 +215,11 @@ def test_early_stopping_looks_at_all_validation_data(form):
     solution = solve(problem, hypergradient=Plain(2), inner_optimizer=Adam(0.1), outer_steps=2, callbacks=[stopping])
     expected = torch.nn.functional.cross_entropy(solution.logits(whole[0]), whole[1])
     assert seen[-1] == pytest.approx(expected.item(), abs=1e-6)
+
+
+def test_steps_in_which_phi_waits_have_gradient_zero():
+    history = History()
+    run(problem(), start=0.5, callbacks=[history])
+    gradients = history["gradient_norm"]
+    assert gradients[0] == 0
+    assert gradients[-1] > 0

@@ -269,3 +269,11 @@ def test_export_predicts_as_the_solution_does(make):
     with torch.no_grad():
         assert torch.allclose(module(x), solution.logits(x), rtol=0, atol=1e-12)
     assert not solution.logits(x).requires_grad
+
+
+def test_probabilities_of_a_solution_are_the_softmax_of_its_logits():
+    solution = run(problem())
+    inputs = blobs()[0]
+    probs = solution.probs(inputs)
+    assert torch.allclose(probs.sum(1), torch.ones(len(inputs), dtype=probs.dtype))
+    assert torch.equal(probs, solution.logits(inputs).softmax(1))

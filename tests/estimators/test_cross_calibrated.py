@@ -300,3 +300,16 @@ def test_a_failed_fit_leaves_the_classifier_unchanged():
         clf.fit(X, np.array(["a", "b", "c"])[y], no_such_parameter=1)
     assert vars(clf) == before
     assert clf.predict(X).dtype == y.dtype
+
+
+def test_only_the_proportions_of_weights_count():
+    X, y = three_classes(240)
+    rng = np.random.default_rng(0)
+    y, weights = np.where(rng.random(len(y)) < 0.3, rng.permutation(y), y), rng.uniform(0.2, 2, len(y))
+    small, large = (
+        CrossCalibrated(GaussianNB(), calibrator="vector", random_state=0)
+        .fit(X, y, sample_weight=factor * weights)
+        .predict_proba(X)
+        for factor in (0.01, 100)
+    )
+    np.testing.assert_allclose(small, large, rtol=0, atol=1e-3)

@@ -10,8 +10,9 @@ import torch
 
 from calibrant.bilevel import Callback
 from calibrant.methods import Calibrated
+from calibrant.methods.adapter import Group
 from calibrant.methods.images import IMAGE_METHODS, RECIPES, TABLE_3, Recipe, gamma_of, with_recipe
-from calibrant.methods.meta_regularization import MetaRegularization
+from calibrant.methods.meta_regularization import MetaRegularization, Rescale
 from calibrant.methods.networks import MeanOn, NetworkTraining, error, head_and_width
 from calibrant.methods.part import Part
 from calibrant.methods.task import Task
@@ -126,3 +127,20 @@ def test_head_and_width_read_no_generator_of_other_devices(task, monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: pytest.fail("a generator of a GPU was read"))
     assert head_and_width(make(3), task) == ("fc", 8)
+
+
+def test_annealing_lowers_the_outer_learning_rate_over_the_whole_run(task):
+    recipe = replace(RECIPE, epochs=40)
+    method = with_recipe(IMAGE_METHODS["flg-sece"].method, recipe)
+    method = replace(method, anneal=True)
+    group = Group([method], [task], [method.problem(make(0), task)])
+    steps = recipe.epochs * group.problems[0].train.batches // method.hypergradient.steps
+    rate = method.outer_optimizer(group).learning_rate
+    assert rate(1) == pytest.approx(method.outer_learning_rate)
+    assert rate(1 + steps // 2) == pytest.approx(method.outer_learning_rate / 2, rel=0.1)
+
+
+def test_the_published_network_starts_with_a_mean_gamma_of_one(task):
+    method = with_recipe(IMAGE_METHODS["flg-sece-published"].method, RECIPE)
+    group = Group([method], [task], [method.problem(make(0), task)])
+    assert any(isinstance(callback, Rescale) for callback in method.solving(group).callbacks)

@@ -170,6 +170,7 @@ def test_compare_is_paired():
         back = metrics.compare(softer, probs, labels, metric=metrics.nll, n_resamples=200, test=test)
         assert back.difference == -result.difference
         assert (back.low, back.high) == pytest.approx((-result.high, -result.low), abs=1e-12)
+        assert back.p_value == pytest.approx(result.p_value)
 
 
 def test_compare_sees_through_partial():

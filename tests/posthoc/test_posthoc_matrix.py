@@ -13,7 +13,7 @@ from sklearn.linear_model import LogisticRegression
 
 from calibrant.posthoc import Beta, Dirichlet, Matrix, Platt, StructuredMatrix, Temperature, Vector, _multinomial
 from calibrant.posthoc._multinomial import MultinomialProblem, class_curvature, objective, solve
-from calibrant.posthoc.matrix import _odir_problem
+from calibrant.posthoc.matrix import ODIR_GRID, _odir_problem
 
 
 def problem(seed=0, penalty=0.01, lower=None, free=None):
@@ -248,3 +248,8 @@ def test_objective_by_hand():
     )
     coefficients = np.array([[1.0, 0.0], [0.0, 0.0]])
     assert objective(p, coefficients) == pytest.approx(1.0 - log_softmax([1.0, 0.0])[0])
+
+
+def test_too_few_rows_get_the_strongest_penalty():
+    logits = np.random.default_rng(0).normal(size=(5, 3))
+    assert Matrix(folds=5).fit(logits, np.array([0, 1, 2, 0, 1])).odir_ == max(ODIR_GRID)

@@ -115,3 +115,11 @@ def test_the_size_of_a_map_is_that_of_its_arrays(tmp_path):
     header, arrays = parts("map-network")
     header["map"]["hidden"] = 10**8
     assert "units" in refused(network, header, arrays, tmp_path / "file")
+
+
+@pytest.mark.parametrize("place", [2, 3])
+def test_one_part_of_the_scaling_has_another_length(place, tmp_path):
+    header, arrays = parts("frame")
+    key = header["state"]["scaling_"]["tuple"][place]["array"]
+    arrays[key] = np.append(arrays[key], arrays[key][:1])
+    assert "columns" in refused(estimators.load_classifier, header, arrays, tmp_path / "file")

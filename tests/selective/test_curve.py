@@ -142,3 +142,8 @@ def test_bad_input_is_refused(confidence, correct, message):
 def test_percentages_are_refused():
     with pytest.raises(ValueError, match="must be a fraction"):
         risk_at_coverage(CONFIDENCE, CORRECT, 90)
+
+
+def test_a_risk_that_is_met_exactly_is_allowed():
+    confidence, correct = np.linspace(1, 0.1, 10), np.arange(10) < 9
+    assert coverage_at_risk(confidence, correct, 0.1).coverage == 1

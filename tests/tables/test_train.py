@@ -4,6 +4,7 @@ import json
 import os
 import re
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -473,3 +474,11 @@ def test_codes_that_all_differ_are_left_out(quick, tmp_path):
     done = invoke("train", tmp_path / "t.csv", *options)
     assert done.exit_code == 0, done.output
     assert "code (too many categories)" in done.stderr
+
+
+def test_the_time_of_training_is_shorter_than_that_of_the_command(quick, tmp_path):
+    churn(120).to_csv(tmp_path / "churn.csv", index=False)
+    begin = time.perf_counter()
+    train(Order(tmp_path / "churn.csv", "left?", tmp_path / "out"))
+    seconds = json.loads((tmp_path / "out" / "metrics.json").read_text())["seconds"]["training"]
+    assert 0 <= seconds <= time.perf_counter() - begin + 0.01
