@@ -50,7 +50,7 @@ def test_failed_runs_and_recipe_are_named_below_table_1() -> None:
     assert "Failed" not in tables.table1(paper).caption
 
 
-def test_table_1_says_how_methods_with_the_papers_names_differ() -> None:
+def test_table_1_says_how_our_methods_differ() -> None:
     (plain,), (named,) = groups([record("ce", 0)]), groups([record(name, 0) for name in ("ce", "flg-sece")])
     assert "How ours differ" not in tables.table1(plain).caption
     assert "bounded γ-Net" in tables.table1(named).caption
