@@ -79,7 +79,7 @@ def test_a_temperature_has_the_least_penalised_loss():
 
 
 @pytest.mark.parametrize("hidden", [0, 5])
-def test_the_gradient_of_the_penalised_loss_is_that_of_finite_differences(hidden):
+def test_penalised_loss_and_its_gradient(hidden):
     z, y = rows(50)
     given = moved(hidden)
     given.largest = 2.0  # the factor of some rows is at its bound
