@@ -383,12 +383,8 @@ def commands():
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         try:
-            rows = [
-                ",".join([*map(str, row.round(3)), ["low", "mid", "high"][label]]) for row, label in zip(inputs, labels)
-            ]
-            Path("table.csv").write_text("\n".join(["a,b,c,d,label", *rows]) + "\n")
-            lines = [",".join([*map(str, row), str(label)]) for row, label in zip(probs, truth)]
-            Path("probs.csv").write_text("\n".join(["prob_0,prob_1,prob_2,label", *lines]) + "\n")
+            write_csv("table.csv", "a,b,c,d,label", inputs.round(3), np.array(["low", "mid", "high"])[labels])
+            write_csv("probs.csv", "prob_0,prob_1,prob_2,label", probs, truth)
             for line in (
                 "train table.csv --target label --method self-calibrated-network --out out",
                 "predict out/model.calibrant table.csv --out predictions.csv",

@@ -476,7 +476,7 @@ def test_codes_that_all_differ_are_left_out(quick, tmp_path):
     assert "code (too many categories)" in done.stderr
 
 
-def test_the_time_of_training_is_shorter_than_that_of_the_command(quick, tmp_path):
+def test_training_takes_less_time_than_the_command(quick, tmp_path):
     churn(120).to_csv(tmp_path / "churn.csv", index=False)
     begin = time.perf_counter()
     train(Order(tmp_path / "churn.csv", "left?", tmp_path / "out"))
