@@ -48,7 +48,7 @@ def train_by_solve():
 def test_training_is_refused_in_a_group(train, monkeypatch):
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
-    with pytest.raises(RuntimeError, match="trains in one process; .* group of 2 processes"):
+    with pytest.raises(RuntimeError, match=r"trains in one process; .* group of 2 processes"):
         train()
 
 
@@ -104,7 +104,7 @@ def scores_of_lightning(devices):
 
 
 @pytest.mark.slow
-def test_lightning_with_two_processes_logs_the_values_of_one(tmp_path):
+def test_two_processes_log_the_values_of_one():
     pytest.importorskip("lightning")
     script = "import json; from tests.integrations.test_processes import *; print(json.dumps(scores_of_lightning(2)))"
     command = [sys.executable, "-c", script]
