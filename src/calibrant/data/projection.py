@@ -43,11 +43,6 @@ class Projection(NamedTuple):
         """The number of projected columns."""
         return len(self.mean)
 
-    def check(self) -> None:
-        """Raise an error if the arrays do not fit together."""
-        if self.axes.shape != (self.columns, self.width):
-            raise ValueError(f"a projection must have {self.width} axes of {self.columns} columns")
-
     def scaled(self, matrix: Any) -> csr_array:
         """The sparse columns in comparable units, float32."""
         return _scaled(matrix, self.scale)

@@ -184,7 +184,8 @@ def _check(classifier: Any) -> None:
     projection = classifier.projection_
     columns = classifier.n_features_in_ if encoder is None else len(encoder.get_feature_names_out())
     if projection is not None:
-        projection.check()
+        if projection.axes.shape != (projection.columns, projection.width):
+            raise ValueError(f"the projection must have {projection.width} axes of {projection.columns} columns")
         columns -= projection.columns
     if not scaling.mean.shape == scaling.scale.shape == (columns,):
         raise ValueError(f"scaling must have a mean and a scale for each of {columns} columns")
