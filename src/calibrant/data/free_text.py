@@ -56,7 +56,7 @@ class FreeText:
     def __post_init__(self) -> None:
         shape = (len(self.mean), len(self.words) + len(self.letters))
         if self.components.shape != shape or self.idf.shape != shape[1:] or self.std.shape != self.mean.shape:
-            raise ValueError(f"The vocabulary of column {self.name!r} does not fit its matrices. Fit the encoder again.")
+            raise ValueError(f"The vocabulary and matrices of column {self.name!r} do not fit. Fit the encoder again.")
 
     @property
     def outputs(self) -> list[str]:
