@@ -42,14 +42,12 @@ def train(
     rows: Annotated[
         bool, typer.Option("--rows/--no-rows", help="Show values of the table in the report and in suspects.csv.")
     ] = True,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Train again even if --out already has this model.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Train a calibrated classifier on a table and test it on held-out rows.
 
     The command writes model.calibrant (for `calibrant predict`), report.html, metrics.json, predictions.csv (the
-    held-out rows) and suspects.csv (training rows whose label is doubtful) to the folder. To resume an interrupted run,
-    run the same command again.
+    held-out rows) and suspects.csv (training rows whose label is doubtful) to the folder.
 
     For example:
 
@@ -77,12 +75,11 @@ def train(
         seed=seed,
         device=device.value,
         rows=rows,
-        fresh=fresh,
     )
     try:
         result = train_on(order, lambda line: typer.echo(line, err=True), show_progress=True)
     except KeyboardInterrupt:
-        typer.echo("Interrupted. Run the same command again.", err=True)
+        typer.echo("Interrupted. The results are not complete; run the same command again.", err=True)
         raise typer.Exit(130) from None
     if as_json:
         print_json(result.metrics)

@@ -31,8 +31,6 @@ class TableDescription:
     warnings: tuple[str, ...]
     notes: tuple[str, ...] = ()
     """The encoder's notes, which the classifier's encoder will repeat."""
-    inputs: int = 0
-    """The number of network inputs per row; each category counts as one input."""
 
     @property
     def used(self) -> list[str]:
@@ -94,8 +92,7 @@ def describe(table: Labelled, categorical: list[str]) -> TableDescription:
         for name, values in {table.target: list(table.classes), **named}.items()
         if (words := respelled(values))
     ]
-    inputs = sum(len(encoding.outputs) for encoding in encoder.columns_)
-    return TableDescription(kinds, dropped, tuple(notes), tuple(encoder.notes_), inputs)
+    return TableDescription(kinds, dropped, tuple(notes), tuple(encoder.notes_))
 
 
 def respelled(values: Iterable[str]) -> list[str]:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from calibrant._version import __version__
 from calibrant.tables.parts import TEST_SHARE, share_or_file
 
 
@@ -41,8 +38,6 @@ class Order:
         ``"auto"`` uses a GPU if there is one.
     rows : bool
         Show values of the table in the report and in suspects.csv.
-    fresh : bool
-        Train again even if ``out`` already has this model.
     settings : dict
         Further parameters of the classifier.
     """
@@ -60,7 +55,6 @@ class Order:
     seed: int = 0
     device: str = "auto"
     rows: bool = True
-    fresh: bool = False
     settings: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -75,13 +69,5 @@ class Order:
     @property
     def config(self) -> dict[str, Any]:
         """The options as plain values; files by their names."""
-        found = {name: value for name, value in asdict(self).items() if name not in ("out", "rows", "fresh")}
-        return {name: value.name if isinstance(value, Path) else value for name, value in found.items()}
-
-    def run_id(self) -> str:
-        """Return an id of the options, files and version; a model with the same id is the result of this order."""
-        found = hashlib.sha256(json.dumps([__version__, self.config], sort_keys=True, default=str).encode())
-        for path in (self.table, self.val, self.test):
-            if isinstance(path, Path):
-                found.update(path.read_bytes())
-        return found.hexdigest()[:16]
+        options = {name: value for name, value in asdict(self).items() if name not in ("out", "rows")}
+        return {name: value.name if isinstance(value, Path) else value for name, value in options.items()}

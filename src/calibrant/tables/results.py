@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -68,7 +67,6 @@ def judged(order: Order, model: TableModel, parts: TableParts, described: TableD
     assert accepted is not None
     doubted = suspects(model, train)
     metrics = {
-        "run": model.about["run"],
         "config": order.config,
         "versions": versions(),
         "data": {
@@ -109,7 +107,7 @@ def model_facts(classifier: Any) -> dict[str, Any]:
     return facts
 
 
-def publish(order: Order, result: TrainingResult, parts: TableParts, work: Path, folder: Path) -> None:
+def publish(order: Order, result: TrainingResult, parts: TableParts, work: Path) -> None:
     """Write all files to the hidden folder, then move them; `metrics.json` is removed first and moved last."""
     model, metrics = result.model, result.metrics
     write_predictions(work / PREDICTIONS, model, parts.test, result.probs)
@@ -117,10 +115,9 @@ def publish(order: Order, result: TrainingResult, parts: TableParts, work: Path,
     title = f"{order.target} in {parts.train.file}"
     result.evaluation.to_html(work / REPORT, title=title, card=card(order, result, parts), rule=model.rule)
     write_text_whole(work / METRICS, json.dumps(metrics, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
-    (folder / METRICS).unlink(missing_ok=True)
+    (order.out / METRICS).unlink(missing_ok=True)
     for name in (MODEL, PREDICTIONS, SUSPECTS, REPORT, METRICS):
-        (work / name).replace(folder / name)
-    shutil.rmtree(work, ignore_errors=True)
+        (work / name).replace(order.out / name)
 
 
 def card(order: Order, result: TrainingResult, parts: TableParts) -> dict[str, str]:

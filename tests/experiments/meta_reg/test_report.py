@@ -53,6 +53,13 @@ def test_failed_runs_and_recipe_are_named_below_table_1() -> None:
     assert "Failed" not in tables.table1(paper).caption
 
 
+def test_table_1_says_how_our_methods_differ() -> None:
+    (plain,), (named,) = groups([record("ce", 0)]), groups([record(name, 0) for name in ("ce", "flg-sece")])
+    assert "How ours differ" not in tables.table1(plain).caption
+    assert "bounded γ-Net" in tables.table1(named).caption
+    assert "batches of 256" in tables.table1(named).caption
+
+
 def test_tables_2_and_3_need_runs_of_ours() -> None:
     (none,) = groups([record("ce", 0)])
     assert not tables.table2(none).rows
