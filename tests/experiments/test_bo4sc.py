@@ -294,7 +294,7 @@ def fits_a_screen(text):
     return len(text.splitlines()) <= 22 and max(map(len, text.splitlines())) <= 100
 
 
-def test_the_last_screen_has_the_papers_table_beside_ours():
+def test_the_last_screen_shows_the_papers_table():
     content = stored()
     few = content._replace(records=[r for r in content.records if r["seed"] < 3])
     whole, quick = page.to_terminal(content), page.to_terminal(few)
@@ -310,7 +310,7 @@ def test_the_last_screen_has_the_papers_table_beside_ours():
     assert "3 seeds cannot decide the targets" in quick
 
 
-def test_the_page_of_a_quick_run_judges_no_targets():
+def test_a_quick_run_judges_no_targets():
     content = stored()
     few = content._replace(records=[r for r in content.records if r["seed"] < 3])
     assert "missed" in page.make_report(content, {}).to_markdown()

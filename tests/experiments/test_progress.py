@@ -58,7 +58,7 @@ def test_elsewhere_it_is_a_line_now_and_then(clock, capsys):
 
 
 @pytest.mark.parametrize("rich", [True, False])
-def test_on_a_terminal_it_is_a_bar_if_rich_is_installed(rich, clock, monkeypatch):
+def test_a_terminal_has_a_bar_if_rich_is_installed(rich, clock, monkeypatch):
     if not rich:
         monkeypatch.setitem(sys.modules, "rich.progress", None)
     monkeypatch.setattr(sys, "stderr", screen := Terminal())
@@ -68,7 +68,7 @@ def test_on_a_terminal_it_is_a_bar_if_rich_is_installed(rich, clock, monkeypatch
     assert "0 of 1 run finished" in screen.getvalue()
 
 
-def test_a_study_of_the_first_paper_reports_its_progress(tmp_path, capsys, monkeypatch):
+def test_the_first_study_reports_its_progress(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(progress, "BETWEEN_LINES", 0.0)
     tiny.reproduce(tmp_path)
     err = capsys.readouterr().err

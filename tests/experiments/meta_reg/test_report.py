@@ -159,7 +159,7 @@ def study(methods: Iterable[str], **settings) -> Results:
 
 
 @pytest.mark.parametrize("settings", [{}, {"dataset": "digits"}, {"limit": 2000}])
-def test_the_last_screen_has_the_papers_table_beside_ours(settings) -> None:
+def test_the_last_screen_shows_the_papers_table(settings) -> None:
     for names in (QUICK, IMAGE_METHODS):
         lines = to_terminal(study(names, **settings)).splitlines()
         assert len(lines) <= 22  # two lines come after it: the page and the time
