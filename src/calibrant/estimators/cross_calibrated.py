@@ -24,7 +24,6 @@ from calibrant.estimators.fold_models import (
     default_trees,
     fit_model,
     held_out_scores,
-    logit_scale,
     mean_scores,
     suited_trees,
 )
@@ -40,7 +39,7 @@ from calibrant.estimators.folds import (
 from calibrant.estimators.reading import as_table, as_weights, encode, warn_of_row_numbers
 from calibrant.estimators.selective import SelectiveMixin
 from calibrant.estimators.targets import as_targets
-from calibrant.methods.members import Rows
+from calibrant.methods.members import Rows, logit_scale
 from calibrant.methods.pool import fit_pool
 from calibrant.posthoc import make_calibrator
 
