@@ -134,11 +134,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
 
     @classmethod
     def from_json(cls, text: str) -> TableEncoder:
-        """The encoder that ``to_json`` wrote; nothing in the text is executed.
-
-        Encoders of the first version, which scaled by the plain deviation, keep their outputs. They also held the
-        classes of labels, which are not read.
-        """
+        """The encoder that ``to_json`` wrote; nothing in the text is executed."""
         try:
             params, columns, rest = from_json(text)
             encoder = cls(**params)
@@ -156,7 +152,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TableEncoder:
-        """Read what ``save`` wrote, or a file that holds the text of ``to_json``. Loading executes nothing."""
+        """Read what ``save`` wrote. Loading executes nothing."""
         text = read_encoder(path)
         try:
             return cls.from_json(text)

@@ -88,7 +88,7 @@ def attributes(kind: type, names: tuple[str, ...]) -> Kind:
 def _boosting_values(model: HistGradientBoostingClassifier) -> dict[str, Any]:
     if model.is_categorical_ is not None and np.any(model.is_categorical_):
         raise ValueError(
-            "save cannot write a HistGradientBoostingClassifier with categorical columns. Encode them first: "
+            "A HistGradientBoostingClassifier with categorical columns cannot be saved. Encode them first: "
             "make_pipeline(calibrant.data.TableEncoder(), HistGradientBoostingClassifier(categorical_features=None))."
         )
     trees = np.arange(model.n_trees_per_iteration_)

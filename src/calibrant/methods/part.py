@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant.data.batch import map_tensors, tensors_of
 from calibrant.data.streams import Augment, AugmentBatch, Prepare, Stream, TensorStream
 
@@ -20,7 +19,6 @@ PIECE = 4096
 """Rows that are prepared at once for prediction."""
 
 
-@renamed_arguments(weights="sample_weight")
 @dataclass(frozen=True)
 class Part:
     """Samples in memory: inputs in the form that the network accepts, class indices, and optional sample weights."""
@@ -36,8 +34,6 @@ class Part:
 
     groups: Tensor | None = field(default=None, kw_only=True)
     """A group number per row. Rows of one group (a patient, a photograph) are never on both sides of a fold."""
-
-    weights = renamed_attribute("weights", "sample_weight")
 
     def __post_init__(self) -> None:
         for values in tensors_of(self.inputs):
