@@ -9,7 +9,6 @@ Jinja2 and matplotlib (`pip install 'calibrant[report]'`) are imported when a pa
 `require()` checks for them beforehand.
 """
 
-
 from calibrant.report.builder import Report, Verdict, require
 from calibrant.report.numbers import by_seed, format_number
 from calibrant.report.results import Results, machine, provenance, read_results, versions, write_results
