@@ -28,8 +28,8 @@ class Order:
         file.
     groups : str, optional
         Column of groups, such as patients; a group is never split between parts.
-    drop, categorical : sequence of str
-        Columns to leave out, and columns whose numbers are codes.
+    drop, categorical, text : sequence of str
+        Columns to leave out, columns whose numbers are codes, and columns of free text.
     risk : float
         Largest share of errors among the predictions that are not withheld.
     seed : int
@@ -51,6 +51,7 @@ class Order:
     groups: str | None = None
     drop: tuple[str, ...] = ()
     categorical: tuple[str, ...] = ()
+    text: tuple[str, ...] = ()
     risk: float = 0.05
     seed: int = 0
     device: str = "auto"

@@ -87,8 +87,8 @@ def read_labelled(
 ) -> Labelled:
     """Read a table and split off labels and groups; an unsuitable table raises a ValueError that says why.
 
-    Numbers are read as in the training table ``like``, if it is given. Columns in ``categorical`` hold categories, so
-    there are no notes on how their numbers are read.
+    Numbers are read as in the training table ``like``, if it is given. Columns in ``categorical`` hold categories or
+    text, so there are no notes on how their numbers are read.
     """
     path = Path(path)
     if like is None:

@@ -84,14 +84,14 @@ def train(order: Order, tell: Tell = lambda line: None, *, show_progress: bool =
 
 def _train(order: Order, work: Path, tell: Tell, show_progress: bool) -> TrainingResult:
     table = read_labelled(
-        order.table, order.target, groups=order.groups, drop=order.drop, categorical=order.categorical
+        order.table, order.target, groups=order.groups, drop=order.drop, categorical=(*order.categorical, *order.text)
     )
-    for name in order.categorical:
+    for name in (*order.categorical, *order.text):
         need_column(table.columns, name, table.file)
     parts = divide(table, val=order.val, test=order.test, seed=order.seed)
     if parts.val is not None or not find_method(order.method).cross_fitted:
         parts = with_aside(parts, order.seed)
-    described = describe(parts.train, list(order.categorical))
+    described = describe(parts.train, order.categorical, order.text)
     tell(f"{table.file}: {count(len(table), 'row')}, {count(len(table.columns), 'column')}.")
     for sentence in described.sentences():
         tell(sentence)
@@ -113,7 +113,8 @@ def _fitted(order: Order, parts: TableParts, described: TableDescription, show_p
     method = find_method(order.method)
     train, val, aside = parts.train, parts.val, parts.aside
     names, codes = described.used, order.categorical
-    classifier = method.make(random_state=order.seed, device=order.device, **order.settings)
+    text = [name for name in order.text if name in names]
+    classifier = method.make(random_state=order.seed, device=order.device, text_columns=text, **order.settings)
     held = {} if val is None else {"X_val": val.frame(names, codes), "y_val": val.labels}
     begin, progress = time.perf_counter(), Progress(show_progress)
     with warnings.catch_warnings(record=True) as caught:
