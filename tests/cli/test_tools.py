@@ -188,7 +188,7 @@ def test_a_confidence_is_calibrated_or_the_method_is_refused(tmp_path, method):
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz"])
 @pytest.mark.parametrize("kind", ["probs", "logits", "score", "pairs"])
-def test_apply_keeps_every_column_and_its_output_compares_with_its_input(table, tmp_path, kind, suffix):
+def test_apply_keeps_columns_and_compares_with_its_input(table, tmp_path, kind, suffix):
     wide = {"p_age": 1.5, "p_size": 2.5} if kind in ("probs", "logits") else {}  # not predictions, but read like some
     path = table(kind, "raw.csv", file="x.png", Predicted="dog", **wide)
     calibrator, out = tmp_path / "c", tmp_path / f"applied{suffix}"
@@ -208,7 +208,7 @@ def test_apply_keeps_every_column_and_its_output_compares_with_its_input(table, 
     assert compared["differences"][0]["nll"]["value"] < 0
 
 
-def test_arrays_without_class_names_compare_with_the_file_that_apply_wrote(table, tmp_path):
+def test_nameless_arrays_compare_with_the_output_of_apply(table, tmp_path):
     logits, labels = logits_and_labels()
     calibrator, out = tmp_path / "c", tmp_path / "applied.csv"
     for classes in (np.arange(3), np.arange(1, 4), NAMES):
