@@ -4,6 +4,8 @@ import json
 import os
 import re
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -142,6 +144,22 @@ def test_apply_writes_every_format(table, tmp_path, suffix):
     content = as_json("evaluate", out)["models"][0]
     before = as_json("evaluate", table("pairs"))["models"][0]
     assert content["measures"]["nll"]["value"] < before["measures"]["nll"]["value"]
+
+
+def test_a_reader_that_stops_reading_does_not_fail_the_command(table, tmp_path):
+    out, calibrator = tmp_path / "r.html", tmp_path / "c"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    for command in (
+        ["evaluate", table(), "--out", out],
+        ["calibrate", table(), "--method", "platt", "--out", calibrator],
+    ):
+        line = [sys.executable, "-m", "calibrant", *map(str, command)]
+        process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait() == shell.BROKEN_PIPE
+    assert out.read_text().rstrip().endswith("</html>")
+    assert load_calibrator(calibrator).n_features_in_ == 3
 
 
 @pytest.mark.parametrize("method", CALIBRATORS)
