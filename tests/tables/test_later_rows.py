@@ -110,7 +110,7 @@ def test_training_by_time_needs_no_time_later(quick, files, tmp_path):
 
 TIMES = {
     "not a date": (lambda t: t, "plan", "must hold dates such as 2024-12-31, or numbers, to be the --time"),
-    "missing": (lambda t: t, "spent (€)", "20 have none. Fill them in"),
+    "missing": (lambda t: t, "spent (€)", "got 20 rows without one. Fill them in"),
     "constant": (lambda t: t, "always", "cannot be divided by 'always', because all have the same value"),
     "target": (lambda t: t, "left?", "name another column for the time"),
     "unknown": (lambda t: t, "sinse", "Did you mean 'since'?"),

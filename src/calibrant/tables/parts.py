@@ -95,7 +95,7 @@ def divide(
     if newer := [name for name in table.classes if name not in train.classes]:
         raise ValueError(
             f"The class {newer[0]!r} of {table.target!r} has no training row, because --time holds the newest rows "
-            "out. Hold out fewer rows with --test, or leave --time out."
+            "out. Use a smaller --test, or leave --time out."
         )
     if train.groups is not None and len(np.unique(train.groups)) < 2:
         raise ValueError(

@@ -218,8 +218,8 @@ def _times(column: np.ndarray, name: str, file: str) -> np.ndarray:
         ) from None
     if absent := int(np.isnan(values).sum()):
         raise ValueError(
-            f"Column {name!r} of {file} must have a value in every row to be the --time of the rows; {absent:,} have "
-            "none. Fill them in, or remove these rows."
+            f"Column {name!r} of {file} must have a value in every row to be the --time of the rows; got "
+            f"{absent:,} rows without one. Fill them in, or remove these rows."
         )
     return values if is_number else dates_of(values)
 
