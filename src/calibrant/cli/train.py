@@ -41,6 +41,9 @@ def train(
     categorical: Annotated[
         list[str] | None, typer.Option(help="Columns whose numbers are codes, not quantities.")
     ] = None,
+    text: Annotated[
+        list[str] | None, typer.Option(help="Columns of free text that are not recognised as such.")
+    ] = None,
     risk: Annotated[
         float, typer.Option(help="Withhold uncertain predictions, so that at most this share of the others is wrong.")
     ] = 0.05,
@@ -80,6 +83,7 @@ def train(
         time=time,
         drop=tuple(drop or ()),
         categorical=tuple(categorical or ()),
+        text=tuple(text or ()),
         risk=risk,
         seed=seed,
         device=device.value,

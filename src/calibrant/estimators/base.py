@@ -45,6 +45,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, FormerNames):
 
     hidden_layer_sizes: Any
     class_weight: Any
+    text_columns: Any
     validation_fraction: float
     random_state: Any
     device: str

@@ -23,6 +23,7 @@ from calibrant.estimators.cross_files import build_cross, cross_parts
 from calibrant.estimators.networks import Frozen, from_tree, perceptron, to_tree
 from calibrant.estimators.selective import HeldOut, check_out_of_fold, without_large
 from calibrant.estimators.self_calibrated import SelfCalibratedClassifier
+from calibrant.estimators.stored_models import encoder_values
 from calibrant.methods import BO4SC, Mixture
 from calibrant.methods.blend import Blend
 from calibrant.methods.forest import Forest
@@ -120,7 +121,8 @@ def _build(kind: type, header: dict[str, Any], arrays: Arrays) -> Classifier:
             raise ValueError(f"{key!r} is not a fitted attribute; their names end with an underscore")
     state[_MODEL], state[_SCALING] = _model(**state[_MODEL]), Scaling(*state[_SCALING])
     encoder = state.get(_ENCODER)  # files written before encoders existed lack it
-    state[_ENCODER] = None if encoder is None else TableEncoder.from_json(encoder)
+    parts = {"json": encoder} if isinstance(encoder, str) else encoder  # text alone before encoders had arrays
+    state[_ENCODER] = None if parts is None else TableEncoder.from_json(parts["json"], parts.get("arrays"))
     if _HELD_OUT in state:
         state[_HELD_OUT] = HeldOut(*state[_HELD_OUT])
     for key, value in state.items():
@@ -129,8 +131,8 @@ def _build(kind: type, header: dict[str, Any], arrays: Arrays) -> Classifier:
     return classifier
 
 
-def _plain_encoder(encoder: TableEncoder | None) -> str | None:
-    return None if encoder is None else encoder.to_json()
+def _plain_encoder(encoder: TableEncoder | None) -> dict[str, Any] | None:
+    return None if encoder is None else encoder_values(encoder)
 
 
 def _upgrade(kind: type, params: dict[str, Any], state: dict[str, Any]) -> None:

@@ -65,7 +65,8 @@ def read(estimator: Any, X: Any, *y: Any, reset: bool) -> Any:
     X, y = _filled(as_table(X)), tuple(map(as_targets, y))
     if reset:
         warn_of_row_numbers(X, stacklevel=6)  # the caller of fit
-        estimator.encoder_ = TableEncoder(output="ordinal") if needs_encoder(X) else None
+        text = estimator.text_columns
+        estimator.encoder_ = TableEncoder(text=text, output="ordinal") if len(text) or needs_encoder(X) else None
     encoder = estimator.encoder_
     if encoder is None:
         found = _numbers(estimator, X, *y, reset=reset)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,6 +13,7 @@ from calibrant._words import listed
 from calibrant.data.columns import Columns, is_numeric, missing_count, numbers, texts
 from calibrant.data.encoder import TableEncoder
 from calibrant.data.encodings import Categorical, Dropped, Numeric
+from calibrant.data.free_text import FreeText
 from calibrant.tables.dates import date_ranges
 from calibrant.tables.grouping import repeated_cases
 from calibrant.tables.reading import Labelled
@@ -27,7 +28,7 @@ class TableDescription:
     """The kind of each used column, the reason for each dropped column, and warnings."""
 
     kinds: dict[str, str]
-    """"numbers", "dates" or "categories (7)" for each column that is used."""
+    """"numbers", "dates", "categories (7)" or "text (4,000 words)" for each column that is used."""
     dropped: dict[str, str]
     warnings: tuple[str, ...]
     notes: tuple[str, ...] = ()
@@ -53,12 +54,12 @@ class TableDescription:
         return found
 
 
-def describe(table: Labelled, categorical: list[str]) -> TableDescription:
+def describe(table: Labelled, categorical: Sequence[str] = (), text: Sequence[str] = ()) -> TableDescription:
     """Infer what the columns of the training rows hold."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # they are in notes_
         try:
-            encoder = TableEncoder(output="ordinal", categorical=categorical).fit(table.columns)
+            encoder = TableEncoder(output="ordinal", categorical=categorical, text=text).fit(table.columns)
         except ValueError as error:
             raise ValueError(f"{table.file}: {error}") from None
     kinds, dropped = {}, {}
@@ -67,6 +68,8 @@ def describe(table: Labelled, categorical: list[str]) -> TableDescription:
             dropped[encoding.name] = encoding.why
         elif isinstance(encoding, Categorical):
             kinds[encoding.name] = f"categories ({len(encoding.categories) + len(encoding.rare)})"
+        elif isinstance(encoding, FreeText):
+            kinds[encoding.name] = f"text ({len(encoding.words):,} words)"
         elif isinstance(encoding, Numeric):
             kinds[encoding.name] = "dates" if encoding.dates else "numbers"
     notes = [note.replace("Name it in categorical", "Name it with --categorical") for note in encoder.notes_]

@@ -33,8 +33,8 @@ class Order:
     time : str, optional
         Column of dates or numbers; the newest rows are the test part, and the newest of the others the validation part.
         It is not an input. Folds inside the training part are drawn at random.
-    drop, categorical : sequence of str
-        Columns to leave out, and columns whose numbers are codes.
+    drop, categorical, text : sequence of str
+        Columns to leave out, columns whose numbers are codes, and columns of free text.
     risk : float
         Largest share of errors among the predictions that are not withheld.
     seed : int
@@ -58,6 +58,7 @@ class Order:
     time: str | None = None
     drop: tuple[str, ...] = ()
     categorical: tuple[str, ...] = ()
+    text: tuple[str, ...] = ()
     risk: float = 0.05
     seed: int = 0
     device: str = "auto"

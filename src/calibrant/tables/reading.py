@@ -92,7 +92,7 @@ def read_labelled(
     """Read a table and split off labels, groups and times; an unsuitable table raises a ValueError that says why.
 
     Numbers are read as in the training table ``like``, if it is given; its column of groups may then be absent. Columns
-    in ``categorical`` hold categories, so there are no notes on how their numbers are read.
+    in ``categorical`` hold categories or text, so there are no notes on how their numbers are read.
     """
     path = Path(path)
     if like is None:

@@ -91,14 +91,14 @@ def _train(order: Order, work: Path, tell: Tell, show_progress: bool) -> Trainin
         groups=order.groups,
         time=order.time,
         drop=order.drop,
-        categorical=order.categorical,
+        categorical=(*order.categorical, *order.text),
     )
-    for name in order.categorical:
+    for name in (*order.categorical, *order.text):
         need_column(table.columns, name, table.file)
     parts = divide(table, val=order.val, test=order.test, seed=order.seed, test_overlap=order.test_overlap)
     if parts.val is not None or not find_method(order.method).cross_fitted:
         parts = with_aside(parts, order.seed)
-    described = describe(parts.train, list(order.categorical))
+    described = describe(parts.train, order.categorical, order.text)
     if order.time is not None or not isinstance(order.test, float):  # rows drawn at random are outside only by chance
         outside = outside_dates(parts.test.columns, described.dates)
         notes = date_notes(outside, described.dates, len(parts.test), "test row")
@@ -124,7 +124,8 @@ def _fitted(order: Order, parts: TableParts, described: TableDescription, show_p
     method = find_method(order.method)
     train, val, aside = parts.train, parts.val, parts.aside
     names, codes = described.used, order.categorical
-    classifier = method.make(random_state=order.seed, device=order.device, **order.settings)
+    text = [name for name in order.text if name in names]
+    classifier = method.make(random_state=order.seed, device=order.device, text_columns=text, **order.settings)
     held = {} if val is None else {"X_val": val.frame(names, codes), "y_val": val.labels}
     begin, progress = time.perf_counter(), Progress(show_progress)
     with warnings.catch_warnings(record=True) as caught:
