@@ -151,8 +151,8 @@ def pack_model(model: Any, key: str, arrays: Arrays, *, fitted: bool = True) -> 
     if kind is None:
         names = ", ".join(own.__name__ for own in KINDS if own is not StoredBoosting)
         raise ValueError(
-            f"Only {names}, and pipelines of these, can be saved without pickle; got a {type(model).__name__}. Keep this "
-            "classifier as you keep other scikit-learn models, or use calibrant.SelfCalibratedClassifier."
+            f"Only {names}, and pipelines of these, can be saved without pickle; got a {type(model).__name__}. Keep "
+            "this classifier as you keep other scikit-learn models, or use calibrant.SelfCalibratedClassifier."
         )
     params = {} if type(model) is StoredBoosting else model.get_params(deep=False)
     if isinstance(params.get("random_state"), np.random.RandomState):
