@@ -4,6 +4,8 @@ import json
 import os
 import re
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,7 @@ import pandas as pd
 
 import calibrant
 from calibrant.cli import shell
-from calibrant.posthoc import Temperature, load_calibrator
+from calibrant.posthoc import CALIBRATORS, Temperature, load_calibrator, save_calibrator
 from calibrant.report.evaluation.files import read_predictions
 from calibrant.report.evaluation.judging import halves, judge_files
 from tests.cli.cases import NAMES, as_json, invoke, logits_and_labels
@@ -88,9 +90,10 @@ def test_rows_are_shown_unless_they_are_private(table):
 
 @pytest.mark.parametrize("kind", ["probs", "logits", "score", "pairs"])
 def test_recalibration_fits_one_half_and_judges_the_other(table, kind):
-    content = as_json("evaluate", table(kind), "--recalibrate", "temperature")
+    method = "isotonic-confidence" if kind == "pairs" else "temperature"
+    content = as_json("evaluate", table(kind), "--recalibrate", method)
     before, after = content["models"]
-    assert after["name"] == "a + temperature"
+    assert after["name"] == f"a + {method}"
     assert before["n"] == after["n"] == 300
     assert after["measures"]["nll"]["value"] < before["measures"]["nll"]["value"]
     assert content["differences"][0]["minus"] == "a"
@@ -136,11 +139,51 @@ def test_calibrate_and_apply(table, tmp_path):
 @pytest.mark.parametrize("suffix", [".tsv", ".parquet", ".npz"])
 def test_apply_writes_every_format(table, tmp_path, suffix):
     calibrator, out = tmp_path / "c", tmp_path / f"out{suffix}"
-    assert invoke("calibrate", table("pairs"), "--method", "temperature", "--out", calibrator).exit_code == 0
+    assert invoke("calibrate", table("pairs"), "--method", "platt", "--out", calibrator).exit_code == 0
     assert invoke("apply", calibrator, table("pairs"), "--out", out).exit_code == 0
     content = as_json("evaluate", out)["models"][0]
     before = as_json("evaluate", table("pairs"))["models"][0]
     assert content["measures"]["nll"]["value"] < before["measures"]["nll"]["value"]
+
+
+def test_a_reader_that_stops_reading_does_not_fail_the_command(table, tmp_path):
+    out, calibrator = tmp_path / "r.html", tmp_path / "c"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    for command in (
+        ["evaluate", table(), "--out", out],
+        ["calibrate", table(), "--method", "platt", "--out", calibrator],
+    ):
+        line = [sys.executable, "-m", "calibrant", *map(str, command)]
+        process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait() == shell.BROKEN_PIPE
+    assert out.read_text().rstrip().endswith("</html>")
+    assert load_calibrator(calibrator).n_features_in_ == 3
+
+
+@pytest.mark.parametrize("method", CALIBRATORS)
+def test_a_confidence_is_calibrated_or_the_method_is_refused(tmp_path, method):
+    confidence = np.linspace(0.25, 0.99, 1500)
+    correct = np.diff(np.floor(np.cumsum(0.15 + 0.9 * (confidence - 0.25))), prepend=0).astype(bool)
+    path, calibrator, out = tmp_path / "a.csv", tmp_path / "c", tmp_path / "out.csv"
+    pd.DataFrame({"confidence": confidence, "correct": correct}).to_csv(path, index=False)
+    done = invoke("calibrate", path, "--method", method, "--out", calibrator)
+    if done.exit_code:
+        assert done.exit_code == 2
+        assert done.stderr.startswith(f"calibrant: {method} cannot calibrate a confidence")
+        assert f"{method} cannot calibrate" in invoke("evaluate", path, "--recalibrate", method).stderr
+        assert not calibrator.exists()
+        two_classes = Temperature(from_probs=True).fit(confidence, correct)
+        save_calibrator(two_classes, calibrator)
+        assert "never moves across 1/2" in invoke("apply", calibrator, path, "--out", out).stderr
+        return
+    assert invoke("apply", calibrator, path, "--out", out).exit_code == 0
+    after = pd.read_csv(out)["confidence"].to_numpy()
+    assert np.diff(after).min() >= -1e-12
+    assert abs(after[:300].mean() - correct[:300].mean()) < 0.1
+    before_error, after_error = (calibrant.metrics.ece(confidence=c, correct=correct) for c in (confidence, after))
+    assert after_error < before_error / 2
 
 
 @pytest.mark.slow
@@ -225,8 +268,8 @@ def test_mistakes_have_the_row_numbers_of_the_file(table):
 
 def test_json_of_every_command(table, tmp_path):
     calibrator, out = tmp_path / "c", tmp_path / "out.csv"
-    content = as_json("calibrate", table("pairs"), "--method", "temperature", "--out", calibrator)
-    assert content == {"method": "temperature", "rows": 600, "file": str(calibrator)}
+    content = as_json("calibrate", table("pairs"), "--method", "platt", "--out", calibrator)
+    assert content == {"method": "platt", "rows": 600, "file": str(calibrator)}
     assert as_json("apply", calibrator, table("pairs"), "--out", out) == {"rows": 600, "file": str(out)}
     assert "bo4sc" in as_json("methods")
     found = as_json("info")

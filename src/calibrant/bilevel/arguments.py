@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from numbers import Real
 
+import torch
 from torch import Tensor
 
 from calibrant.bilevel import hypergradients as hg
 from calibrant.bilevel.optimizers import Optimizer
 from calibrant.bilevel.population import Population
 from calibrant.bilevel.problem import NO_VALIDATION_DATA, Bilevel
+
+
+def check_one_process(function: str) -> None:
+    """Raise an error in a process group of torch.distributed, whose processes would train separate networks."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        count = torch.distributed.get_world_size()
+        if count > 1:
+            raise RuntimeError(
+                f"{function} trains in one process; got a torch.distributed group of {count} processes. Start one "
+                "process, or train the network with your own loop or Lightning and calibrate it with "
+                "calibrant.calibrate."
+            )
 
 
 def check_arguments(
@@ -21,6 +34,7 @@ def check_arguments(
     start: float,
 ) -> None:
     """Raise an error if the problem, the hypergradient and the numbers of steps do not fit together."""
+    check_one_process("calibrant.bilevel.solve")
     if not isinstance(problem, Bilevel | Population):
         raise TypeError(
             f"problem must be a Bilevel or a Population; got a {type(problem).__name__}. Put several problems into "

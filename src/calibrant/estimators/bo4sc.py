@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, Literal
 
@@ -64,6 +64,8 @@ class BO4SCClassifier(NetworkClassifier):
     class_weight : dict, "balanced" or None
         Weights of the classes, as in scikit-learn; they multiply ``sample_weight``. The probabilities are then those of
         the weighted population, not of the data. Keep None unless you want this.
+    text_columns : names of columns, or one name
+        Columns of free text, in addition to those that :class:`calibrant.data.TableEncoder` recognises.
     random_state : int, RandomState instance or None
         Seed of the held-out rows, the networks' initial parameters and the order of mini-batches.
     device : {"auto", "cpu", "cuda"}
@@ -76,6 +78,8 @@ class BO4SCClassifier(NetworkClassifier):
     classes_, n_features_in_, feature_names_in_ : as in every scikit-learn classifier
     encoder_ : :class:`calibrant.data.TableEncoder` or None
         The encoder of a table with text, categories or dates; None if all columns were numeric.
+    projection_ : :class:`calibrant.data.projection.Projection` or None
+        The projection of sparse columns for the network; None if no column is sparse.
     sample_weights_ : (n_samples,) array, or None with ``BO4SC(weights=None)``
         The learned weight of each row of X, from 0 to 1; NaN for rows that were not trained on: those held out, and
         those whose ``sample_weight`` is zero.
@@ -117,6 +121,7 @@ class BO4SCClassifier(NetworkClassifier):
         method: BO4SC | None = None,
         validation_fraction: float = 0.25,
         class_weight: dict[Any, float] | Literal["balanced"] | None = None,
+        text_columns: Sequence[Any] | str = (),
         random_state: int | RandomState | None = None,
         device: Literal["auto", "cpu", "cuda"] = "auto",
         verbose: bool = False,
@@ -130,6 +135,7 @@ class BO4SCClassifier(NetworkClassifier):
         self.method = method
         self.validation_fraction = validation_fraction
         self.class_weight = class_weight
+        self.text_columns = text_columns
         self.random_state = random_state
         self.device = device
         self.verbose = verbose

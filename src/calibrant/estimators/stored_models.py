@@ -113,7 +113,13 @@ def _boosting(params: dict[str, Any], values: dict[str, Any]) -> StoredBoosting:
 
 
 def _encoder(params: dict[str, Any], values: dict[str, Any]) -> TableEncoder:
-    return TableEncoder.from_json(values["json"])
+    return TableEncoder.from_json(values["json"], values.get("arrays"))
+
+
+def encoder_values(encoder: TableEncoder) -> dict[str, Any]:
+    """A fitted encoder as JSON and arrays."""
+    arrays: Arrays = {}
+    return {"json": encoder.to_json(arrays), "arrays": arrays}
 
 
 KINDS: dict[type, Kind] = {
@@ -122,7 +128,7 @@ KINDS: dict[type, Kind] = {
     LogisticRegression: attributes(LogisticRegression, _LINE),
     DummyClassifier: attributes(DummyClassifier, _COMMON),
     StandardScaler: attributes(StandardScaler, _SCALER),
-    TableEncoder: Kind(lambda encoder: {"json": encoder.to_json()}, _encoder),
+    TableEncoder: Kind(encoder_values, _encoder),
 }
 """The models that can be stored, and pipelines of them."""
 _BY_NAME = {kind.__name__: kind for kind in KINDS}

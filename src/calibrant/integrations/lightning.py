@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, distributed, nn
+from torch.utils.data import DistributedSampler
 
 from calibrant.data.batch import map_tensors
 from calibrant.data.items import by_name, takes_mapping, unpack
-from calibrant.methods.after_training import calibrate
+from calibrant.methods.after_training import calibrate_gathered
 from calibrant.methods.loaded import arguments_of
 from calibrant.methods.watching import calibration_scores
 from calibrant.models.given import copied
@@ -35,6 +37,10 @@ class CalibrationCallback(Callback):
     At the end of every validation the network predicts the first validation loader again, and ``calibration/nll``,
     ``calibration/smooth_ece``, ``calibration/accuracy``, ``calibration/temperature`` and ``calibration/nll_calibrated``
     are logged. Any other callback can monitor them.
+
+    With several devices, logits and labels are gathered from all processes, so that the logged values and
+    :attr:`result_` belong to all validation rows. Rows that a ``DistributedSampler`` repeats to give each process the
+    same number are counted once.
 
     Parameters
     ----------
@@ -89,15 +95,17 @@ class CalibrationCallback(Callback):
             with torch.no_grad():
                 logits.append(logits_of(call(network, moved)).double().cpu())
             labels.append(torch.as_tensor(known, device="cpu"))
-        scores = calibration_scores(torch.cat(logits), torch.cat(labels))
-        pl_module.log_dict({f"{self.prefix}{name}": value for name, value in scores.items()}, sync_dist=False)
+        scores = calibration_scores(*gathered(_loader(trainer), torch.cat(logits), torch.cat(labels)))
+        values = {f"{self.prefix}{name}": value for name, value in scores.items()}
+        pl_module.log_dict(values, sync_dist=True)  # equal in all processes; without it Lightning warns
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Calibrate a copy of the network on the validation data."""
         loader = _loader(trainer)
         if loader is not None:
             network = _detached(self._network(pl_module))
-            self.result_ = calibrate(network, loader, calibrator=self.calibrator, labels=self.labels)
+            gather = functools.partial(gathered, loader)
+            self.result_ = calibrate_gathered(network, loader, gather, self.calibrator, labels=self.labels)
 
     def _network(self, module: LightningModule) -> nn.Module:
         if self.network is None:
@@ -107,6 +115,21 @@ class CalibrationCallback(Callback):
         except AttributeError:
             known = ", ".join(repr(name) for name, _ in module.named_children())
             raise ValueError(f"network must name a submodule, one of {known}; got {self.network!r}.") from None
+
+
+def gathered(loader: Any, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows of all processes of torch.distributed, without those that a ``DistributedSampler`` repeats."""
+    if not (distributed.is_available() and distributed.is_initialized()) or distributed.get_world_size() == 1:
+        return logits, labels
+    sampler = getattr(loader, "sampler", None)
+    if isinstance(sampler, DistributedSampler):
+        places = sampler.rank + sampler.num_replicas * torch.arange(len(labels), device="cpu")
+        first = places < len(sampler.dataset)  # the sampler repeats rows at the end
+        logits, labels = logits[first], labels[first]
+    shares: list[Any] = [None] * distributed.get_world_size()
+    distributed.all_gather_object(shares, (logits, labels))
+    all_logits, all_labels = zip(*shares, strict=True)
+    return torch.cat(all_logits), torch.cat(all_labels)
 
 
 def _loader(trainer: Any) -> Any:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from calibrant.methods.checks import count_classes, warn_of_softmax
 from calibrant.methods.custom import example_of, other_models
@@ -36,7 +37,8 @@ def calibrate(
     model : nn.Module
         Maps inputs to logits, (n, C). It is copied.
     val : ``(inputs, labels)`` or a loader
-        Data that the network was not trained on, in a form that :func:`calibrant.fit` accepts.
+        Data that the network was not trained on, in a form that :func:`calibrant.fit` accepts. In a
+        ``torch.distributed`` group, pass all of the data to each process: a process sees its own loader only.
     calibrator : str
         A name in :data:`calibrant.posthoc.CALIBRATORS`, or "auto" for :class:`calibrant.posthoc.Auto`. The result has a
         ``module`` only with "temperature".
@@ -56,6 +58,19 @@ def calibrate(
     >>> torch.allclose(result.module(x).softmax(1).double(), result.probs(x), atol=1e-5)
     True
     """
+    return calibrate_gathered(model, val, lambda *outputs: outputs, calibrator, head, device, labels)
+
+
+def calibrate_gathered(
+    model: nn.Module,
+    val: Any,
+    gather: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
+    calibrator: str = "temperature",
+    head: str | None = None,
+    device: str | torch.device | None = None,
+    labels: str | None = None,
+) -> Trained:
+    """:func:`calibrate` on ``gather(logits, labels)`` of this process's share of the data."""
     if not isinstance(model, nn.Module):
         advice = other_models(model)
         raise TypeError(f"model must be a trained nn.Module; got {type(model).__name__}.{advice}")
@@ -65,6 +80,7 @@ def calibrate(
     part = checked(part, count_classes(twin, {"val": few}), "val")
     warn_of_softmax(twin, few)
     plain = Mixture((Calculated(twin),))
-    scores, known, weights = held_out_logits(plain, part)
-    fitted = make_calibrator(calibrator).fit(scores.numpy(), known.numpy(), weights)
+    logits, targets, weights = held_out_logits(plain, part)
+    logits, targets = gather(logits, targets)
+    fitted = make_calibrator(calibrator).fit(logits.numpy(), targets.numpy(), weights)
     return Trained(Recalibrated(plain, fitted), (twin,), form_of(twin, few, head))

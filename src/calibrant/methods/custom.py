@@ -16,6 +16,7 @@ from torch.utils.checkpoint import CheckpointError
 from calibrant._device import resolve_device
 from calibrant._settings import shown
 from calibrant.bilevel import Callback, NonFiniteError
+from calibrant.bilevel.arguments import check_one_process
 from calibrant.bilevel.callbacks.base import as_callbacks
 from calibrant.methods.adapter import Compile
 from calibrant.methods.base import Method
@@ -67,7 +68,7 @@ def fit(
         pretrained network is fine-tuned. Parameters with ``requires_grad=False`` are not trained. If a method trains
         several networks from a new module, it redraws the parameters of each as the layers do (see ``redraw``). A
         function is called once per network. ``DataParallel`` and ``torch.compile`` are removed: the network inside is
-        trained and returned.
+        trained and returned. Training uses one process; in a ``torch.distributed`` group of several it is an error.
     train, val : ``(inputs, labels)`` as tensors or arrays, or a loader
         Labels are integers from 0 to C − 1. Inputs may be a mapping, which is passed to the model by name, or a tuple,
         which is passed by position. It must be possible to iterate over a loader once per epoch. Its batches are
@@ -143,6 +144,7 @@ def fit(
     >>> result.sample_weights.shape, result.probs(x).shape
     (torch.Size([80]), torch.Size([120, 2]))
     """
+    check_one_process("calibrant.fit")
     if not isinstance(seed, Integral) or seed < 0:
         raise ValueError(f"seed must be a whole number, 0 or above; got {shown(seed)}.")
     callbacks = as_callbacks(callbacks)

@@ -27,7 +27,8 @@ neural                     `NeuralCalibrator`                   yes             
 ========================== ==================================== ================== =================
 
 `Auto` compares all of them by cross-validation and chooses one, or keeps the raw scores if none is clearly better.
-`CALIBRATORS` holds this table, and `make_calibrator` makes a calibrator by name. `CalibratedModel` joins one to a
+`CALIBRATORS` holds this table, and `make_calibrator` makes a calibrator by name. `confidence_calibrator` makes one for
+a confidence and whether the prediction was right, without the other classes. `CalibratedModel` joins a calibrator to a
 fitted scikit-learn classifier or a torch module. `save_calibrator` and `load_calibrator` use files without pickle.
 """
 
@@ -41,7 +42,7 @@ from calibrant.posthoc.neural import NeuralCalibrator
 from calibrant.posthoc.persistence import load_calibrator, save_calibrator
 from calibrant.posthoc.platt import Beta, Platt
 from calibrant.posthoc.polynomial import ShapeRestrictedPolynomial
-from calibrant.posthoc.registry import CALIBRATORS, describe, make_calibrator
+from calibrant.posthoc.registry import CALIBRATORS, confidence_calibrator, describe, make_calibrator
 from calibrant.posthoc.temperature import AttendedTemperature, EnsembleTemperature, Temperature
 from calibrant.posthoc.wrapper import CalibratedModel
 
@@ -67,6 +68,7 @@ __all__ = [
     "StructuredMatrix",
     "Temperature",
     "Vector",
+    "confidence_calibrator",
     "describe",
     "load_calibrator",
     "make_calibrator",

@@ -57,6 +57,41 @@ def make_calibrator(name: str, **params: Any) -> Calibrator:
     return CALIBRATORS[name](**params)
 
 
+def confidence_calibrator(name: str, **params: Any) -> Calibrator:
+    """Make a calibrator for a confidence, where nothing is known of the other classes: ``fit(confidence, correct)``.
+
+    It treats "the prediction was right" as class 1 of two, so ``predict_proba(confidence)[:, 1]`` is the calibrated
+    confidence. Calibrators that keep the predicted class keep each confidence on its side of 1/2, even if predictions
+    with a confidence of 0.4 are right in 20 % of the cases. They are refused, except isotonic-confidence, which is
+    `Isotonic` here. "auto" compares the others.
+
+    >>> import numpy as np
+    >>> confidence, correct = np.linspace(0.3, 0.9, 600), np.tile([True, False, False], 200)
+    >>> calibrator = confidence_calibrator("platt").fit(confidence, correct)
+    >>> bool(calibrator.predict_proba(confidence)[:, 1].max() < 0.4)
+    True
+    """
+    if name == AUTO:
+        params["candidates"] = [_for_confidence(key) for key in params.get("candidates") or _suitable()]
+    return make_calibrator(_for_confidence(name), from_probs=True, **params)
+
+
+def _suitable() -> list[str]:
+    return [name for name, cls in CALIBRATORS.items() if cls.can_change_prediction]
+
+
+def _for_confidence(name: str) -> str:
+    if name == "isotonic-confidence":
+        return "isotonic"
+    if name in CALIBRATORS and name not in _suitable():
+        raise ValueError(
+            f"{name} cannot calibrate a confidence, because it never moves one across 1/2. It needs the probabilities "
+            f"or logits of all classes. For a confidence, name one of {AUTO}, isotonic-confidence, "
+            f"{', '.join(_suitable())}."
+        )
+    return name
+
+
 def describe() -> list[Description]:
     """List every calibrator, with the first line of its docstring and what it can change."""
     return [

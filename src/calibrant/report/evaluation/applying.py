@@ -46,6 +46,11 @@ def calibrated_columns(calibrator: Calibrator, file: PredictionFile) -> dict[str
             f"{file.path.name} must hold {_WORDS[kind]}, like the file that the calibrator was fitted on; got "
             f"{_WORDS[file.kind]}.{hint}"
         )
+    if file.kind == "pairs" and not calibrator.can_change_prediction:
+        raise ValueError(
+            f"{file.path.name} holds a confidence, which {type(calibrator).__name__} never moves across 1/2. Give "
+            "class probabilities or logits, or fit another calibrator."
+        )
     names = list(getattr(calibrator, "class_names_", ()))
     values = _in_order(file, names)
     probs = np.asarray(calibrator.predict_proba(values))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from calibrant._inputs import Logits
-from calibrant.posthoc import Calibrator, make_calibrator
+from calibrant.posthoc import Calibrator, confidence_calibrator, make_calibrator
 from calibrant.report.evaluation.evaluate import evaluate
 from calibrant.report.evaluation.files import PredictionFile
 from calibrant.report.evaluation.reading import read_labels
@@ -44,7 +44,7 @@ def judge_files(
         models[name] = Logits(values[held]) if file.is_logits else values[held]
         outcomes[name] = labels[held]
         if recalibrate is not None:
-            calibrator = make_calibrator(recalibrate, from_probs=not file.is_logits)
+            calibrator = _new_calibrator(recalibrate, file)
             fitted[name] = calibrator.fit(values[rest], labels[rest], None if weights is None else weights[rest])
             after, both = calibrator.predict_proba(values[held]), f"{name} + {recalibrate}"
             models[both] = after[:, 1] if values.ndim == 1 else after
@@ -87,10 +87,14 @@ def fit_file(file: PredictionFile, name: str, positive: str | None = None) -> Ca
             f"{file.path.name} must have more than one row to fit a calibrator; got {len(values)}. A few hundred are "
             "useful."
         )
-    calibrator = make_calibrator(name, from_probs=not file.is_logits).fit(values, labels)
+    calibrator = _new_calibrator(name, file).fit(values, labels)
     calibrator.class_names_ = list(classes or ())
     calibrator.kind_ = file.kind
     return calibrator
+
+
+def _new_calibrator(name: str, file: PredictionFile) -> Calibrator:
+    return confidence_calibrator(name) if file.kind == "pairs" else make_calibrator(name, from_probs=not file.is_logits)
 
 
 def _columns(file: PredictionFile, positive: str | None) -> tuple[np.ndarray, np.ndarray, tuple[str, ...] | None]:
