@@ -74,7 +74,7 @@ class Reading:
 
 def _readings() -> dict[str, Reading]:
     sece_code = Reading("gamma-net", "sece")
-    both: tuple[Form, Form] = ("code", "text")
+    forms: tuple[Form, Form] = ("code", "text")
     return {
         "flg-sece-code": sece_code,
         "flg-sece-text": replace(sece_code, form="text"),
@@ -83,14 +83,14 @@ def _readings() -> dict[str, Reading]:
         **{
             f"flg-sece-{form}-{rate}": replace(sece_code, form=form, outer_rate=float(rate))
             for rate in ("1e-4", "1e-5")
-            for form in both
+            for form in forms
         },
         "ce-held-out-sece": Reading("ce", "sece", outer_rate=None),
         "ce-held-out-mmce": Reading("ce", "mmce", outer_rate=None),
-        **{f"flg-dece-{form}": Reading("gamma-net", "dece", form) for form in both},
-        **{f"flg-{form}": Reading("gamma-net", "nll", form) for form in both},
-        **{f"ce-dece-{form}": Reading("l2", "dece", form) for form in both},
-        **{f"ce-sece-{form}": Reading("l2", "sece", form) for form in both},
+        **{f"flg-dece-{form}": Reading("gamma-net", "dece", form) for form in forms},
+        **{f"flg-{form}": Reading("gamma-net", "nll", form) for form in forms},
+        **{f"ce-dece-{form}": Reading("l2", "dece", form) for form in forms},
+        **{f"ce-sece-{form}": Reading("l2", "sece", form) for form in forms},
         "ce-text": Reading(form="text"),
         "focal-text": Reading("focal", form="text"),
     }
