@@ -37,6 +37,7 @@ from calibrant.estimators.reading import (
     encode,
     hold_out,
     read,
+    warn_of_class_weight,
 )
 from calibrant.estimators.rejection import RejectMixin
 from calibrant.methods import Fitted, Method, Task, suspicion
@@ -114,6 +115,8 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, FormerNames):
         check_classification_targets(y)
         weights = as_weights(sample_weight, y, self.class_weight, y)
         classes, codes = encode(y, weights)
+        if self.class_weight is not None:
+            warn_of_class_weight(classes, codes, sample_weight, weights)
         samples = Samples(X, codes, weights, group_numbers(groups, y))
         given = self._given_validation(*validation, classes)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
