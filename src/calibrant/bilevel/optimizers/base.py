@@ -9,7 +9,6 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor
 
-from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant._settings import check_choice, check_number
 
 Moments = tuple[Tensor, ...]
@@ -23,7 +22,6 @@ def check_rate(name: str, value: float | Tensor) -> None:
         raise ValueError(f"{name} must be finite and at least 0; got {value}.")
 
 
-@renamed_arguments(lr="learning_rate")
 @dataclass(frozen=True)
 class Optimizer:
     """Base class of the optimisers: learning rate and weight decay.
@@ -50,8 +48,6 @@ class Optimizer:
     clip_norm: float | None = field(default=None, kw_only=True)
     decays: Tensor | None = field(default=None, kw_only=True, repr=False, compare=False)
     """The decay of each parameter for ``decay_on="weights"``. :meth:`bound` sets it."""
-
-    lr = renamed_attribute("lr", "learning_rate")
 
     def __post_init__(self) -> None:
         if not callable(self.learning_rate):

@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from calibrant._renamed import renamed_arguments
 from calibrant.bilevel.optimizers.base import LearningRate, Linearization, Moments, Optimizer
 
 
-@renamed_arguments(lr="learning_rate")
 @dataclass(frozen=True)
 class GroupedOptimizer(Optimizer):
     """Several optimisers, each for its own part of φ: for example, gradient descent for weights and Adam for penalties.

@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from calibrant._renamed import renamed_arguments
 from calibrant.bilevel.optimizers.base import Linearization, Moments, Optimizer, add_decay_, has_decay
 
 
-@renamed_arguments(lr="learning_rate")
 @dataclass(frozen=True)
 class SGD(Optimizer):
     """Gradient descent, as ``torch.optim.SGD``: momentum, Nesterov, coupled weight decay.

@@ -11,6 +11,7 @@ import torch
 from calibrant.experiments.common.command import begin
 from calibrant.experiments.common.jobs import Job, ambient_workers, run_jobs
 from calibrant.experiments.common.keys import Key, make_key, own_code
+from calibrant.experiments.common.progress import StudyProgress
 from calibrant.experiments.common.records import Prepared, prepare, shape_of
 from calibrant.experiments.common.runs import FinishedRun, Planned, Training, populations
 from calibrant.experiments.common.store import Line, Store
@@ -71,11 +72,12 @@ def run_plan(
     missing = set(begin(store, config, [key for key, _ in runs], expected=plan.expected, fresh=fresh))
     groups = populations([entry for entry in runs if entry[0] in missing], lambda key: shape_of(key["dataset"]))
     trainings = [Training(own, prepare_run, measure, device) for own in groups.values()]
-    if trainings and device.type == "cuda" and jobs is None and ambient_workers() == 1:
-        here, *others = parts_of(trainings)
-        run_jobs(store, here=here, beside=others, workers=max(1, len(others)))
-    else:
-        run_jobs(store, beside=[[training] for training in trainings], workers=jobs)
+    with StudyProgress(key for key, _ in runs if key in missing):
+        if trainings and device.type == "cuda" and jobs is None and ambient_workers() == 1:
+            here, *others = parts_of(trainings)
+            run_jobs(store, here=here, beside=others, workers=max(1, len(others)))
+        else:
+            run_jobs(store, beside=[[training] for training in trainings], workers=jobs)
 
 
 def parts_of(trainings: Sequence[Training[Prepared]]) -> list[list[Job]]:
