@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from sklearn.base import ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
@@ -24,7 +24,6 @@ from calibrant.bilevel import Callback, History, ProgressBar
 from calibrant.bilevel.callbacks.base import as_callbacks
 from calibrant.data.copies import joined
 from calibrant.estimators.folds import Splits, group_numbers, near_groups
-from calibrant.estimators.former_parameters import FormerNames
 from calibrant.estimators.history import Runs
 from calibrant.estimators.networks import freeze
 from calibrant.estimators.reading import (
@@ -48,7 +47,7 @@ WHOLE = ("steps", "epochs", "batch_size", "folds", "repeats", "last")
 POSITIVE = ("learning_rate", "outer_learning_rate", "also_learning_rate", "alpha")
 
 
-class NetworkClassifier(RejectMixin, ClassifierMixin, FormerNames):
+class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
     """Base class. A subclass gives its method in ``_base``, and stores the learned values as attributes in ``_keep``.
 
     A parameter with the name of a field of the method sets this field. ``hidden_layer_sizes``, the name in
