@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from calibrant.experiments.meta_reg import readings, readings_queue
 from calibrant.experiments.meta_reg.data import prepare
-from calibrant.experiments.meta_reg.readings import DECAY, MOMENTUM, READINGS, STRENGTH, Training
+from calibrant.experiments.meta_reg.readings import DECAY, MOMENTUM, READINGS, STRENGTH, ReadingRun
 from calibrant.losses import dece, mmce, sece
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*images, but .*CIFAR-10 has")
@@ -21,12 +21,12 @@ BATCH = 16
 FORMS = ("flg-sece-code", "flg-dece-text", "ce-sece-code", "ce-dece-text", "flg-text", "focal-code", "ce-held-out-mmce")
 
 
-def training(name: str, images: Path) -> Training:
+def training(name: str, images: Path) -> ReadingRun:
     """A reading in double precision, whose first learning rate is 0.1."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:
-        found = Training(READINGS[name], prepare("cifar10", images, 0, model="small-cnn"), batch=BATCH)
+        found = ReadingRun(READINGS[name], prepare("cifar10", images, 0, model="small-cnn"), batch=BATCH)
     finally:
         torch.set_default_dtype(before)
     found.rate.fill_(0.1)
@@ -34,7 +34,7 @@ def training(name: str, images: Path) -> Training:
     return found
 
 
-def by_hand(own: Training) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+def by_hand(own: ReadingRun) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """The parameters and φ after one step, with the whole network differentiated at once and no cut at the features."""
     reading, model = own.reading, own.model
     parameters = list(model.parameters())
@@ -134,12 +134,12 @@ def test_a_run_that_was_cut_off_continues_where_it_stopped(images: Path, tmp_pat
 
 def test_readings_without_held_out_terms_train_on_more_images(images: Path) -> None:
     prepared = prepare("cifar10", images, 0, model="small-cnn")
-    sizes = {name: len(Training(READINGS[name], prepared, batch=BATCH).part) for name in ("ce-code", "flg-sece-code")}
+    sizes = {name: len(ReadingRun(READINGS[name], prepared, batch=BATCH).part) for name in ("ce-code", "flg-sece-code")}
     assert sizes == {"ce-code": 180, "flg-sece-code": 160}
 
 
 def test_a_published_gamma_net_starts_at_one(images: Path) -> None:
-    own = Training(READINGS["flg-sece-text"], prepare("cifar10", images, 0, model="small-cnn"), batch=BATCH)
+    own = ReadingRun(READINGS["flg-sece-text"], prepare("cifar10", images, 0, model="small-cnn"), batch=BATCH)
     with torch.no_grad():
         own.shuffle(0)
         assert float(own.net(own.features(own.train_batch()[0])).mean()) == pytest.approx(1.0, rel=1e-3)

@@ -107,7 +107,7 @@ _TERMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-class Training:
+class ReadingRun:
     """A network, the outer variables and one training step of a reading.
 
     All tensors keep their addresses, so a GPU can record the step once and replay it.
@@ -434,10 +434,10 @@ def run(
 ) -> bool:
     """Make one run and write ``NAME.json`` and ``NAME.npz``; False if the time was too short for it.
 
-    ``how`` says whether the network is compiled and the step recorded (:class:`Training`).
+    ``how`` says whether the network is compiled and the step recorded (:class:`ReadingRun`).
     """
     reading, state = READINGS[name], out / "states" / f"{name}.pt"
-    training = Training(reading, prepared, **how)
+    training = ReadingRun(reading, prepared, **how)
     if not training.fit(epochs, state=state, until=until):
         return False
     found, arrays = training.measured()
