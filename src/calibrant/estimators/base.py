@@ -22,15 +22,26 @@ from calibrant._labels import class_columns, warn_of_other_order
 from calibrant._settings import check_whole, shown
 from calibrant.bilevel import Callback, History, ProgressBar
 from calibrant.bilevel.callbacks.base import as_callbacks
-from calibrant.data.copies import copy_groups, joined
-from calibrant.data.scaling import fit_scaling
+from calibrant.data.copies import joined
 from calibrant.estimators.folds import Splits, group_numbers, near_groups
 from calibrant.estimators.former_parameters import FormerNames
 from calibrant.estimators.history import Runs
 from calibrant.estimators.networks import freeze
-from calibrant.estimators.reading import Samples, as_weights, category_counts, digest, encode, hold_out, read
+from calibrant.estimators.reading import (
+    Inputs,
+    Preparation,
+    Samples,
+    as_weights,
+    category_counts,
+    digest,
+    encode,
+    hold_out,
+    read,
+)
 from calibrant.estimators.rejection import RejectMixin
 from calibrant.methods import Fitted, Method, Task, suspicion
+from calibrant.methods.blend import Blend
+from calibrant.methods.dealing import copies_of
 from calibrant.metrics import mean_interval
 
 WHOLE = ("steps", "epochs", "batch_size", "folds", "repeats", "last")
@@ -73,7 +84,9 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, FormerNames):
             dates; :class:`calibrant.data.TableEncoder` describes how they are encoded. If the numbers of a column are
             codes, give it pandas' category type. Numbers are scaled to mean 0 and variance 1 on the training part.
             Outliers are pulled in, and constant columns are dropped. A missing number becomes the mean, and an
-            indicator column marks it. Sparse matrices are converted to dense arrays.
+            indicator column marks it. A sparse matrix of at most 500 columns becomes a dense array. With more
+            columns, linear models see all of them, and networks and trees see a projection on 128 axes; a missing
+            number counts as 0.
         y : array-like of shape (n_samples,)
             Labels of two or more classes: strings, integers or booleans.
         sample_weight : array-like of shape (n_samples,), optional
@@ -100,28 +113,31 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, FormerNames):
         callbacks = as_callbacks(callbacks)
         X, y = self._read(X, y)
         check_classification_targets(y)
-        weights = as_weights(sample_weight, X, self.class_weight, y)
+        weights = as_weights(sample_weight, y, self.class_weight, y)
         classes, codes = encode(y, weights)
-        samples = Samples(X, codes, weights, group_numbers(groups, X))
+        samples = Samples(X, codes, weights, group_numbers(groups, y))
         given = self._given_validation(*validation, classes)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         rows, held = np.arange(len(y)) if weights is None else np.flatnonzero(weights), np.empty(0, dtype=int)
-        splits = self._named_splits(X, y, groups, rows)
+        splits = self._named_splits(X.dense, y, groups, rows)
+        categories = category_counts(self.encoder_)
         if given is None and self._holds_out():
-            values = fit_scaling(X, weights, category_counts(self.encoder_)).transform(X)
-            near = near_groups(values[rows], groups, seed=seed, stacklevel=4)
-            together = joined(joined(samples.take(rows).groups, near), copy_groups(X[rows]))
+            used = samples.take(rows)
+            part = used.part(used.preparation(categories, seed))
+            near = near_groups(part.inputs.numpy(), groups, seed=seed, stacklevel=4)
+            together = joined(joined(used.groups, near), copies_of(part))
             own, other = hold_out(codes[rows], self.validation_fraction, seed=seed, groups=together)
             rows, held = rows[own], rows[other]
         train, val = samples.take(rows), samples.take(held) if len(held) else given
-        scaling = fit_scaling(train.inputs, train.weights, category_counts(self.encoder_))
-        part = train.part(scaling)
+        preparation = train.preparation(categories, seed)
+        part = train.part(preparation)
         if splits is None and not len(held):
             near = near_groups(part.inputs.numpy(), groups, seed=seed, stacklevel=4)
             part = part if near is None else replace(part, groups=torch.from_numpy(near))
-        task = Task(part, None if val is None else val.part(scaling), len(classes), seed, splits=splits)
+        task = Task(part, None if val is None else val.part(preparation), len(classes), seed, splits=splits)
         fitted, runs = self._train(task, callbacks)
-        self.classes_, self.scaling_, self.model_ = classes, scaling, freeze(fitted)
+        self.classes_, self.model_ = classes, freeze(fitted)
+        self.scaling_, self.projection_ = preparation
         self.train_indices_, self.validation_indices_ = rows, held
         self.training_digest_ = digest(X, codes)
         self._keep(fitted, runs, samples)
@@ -284,13 +300,15 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, FormerNames):
         if X is None or y is None:
             raise ValueError("X_val and y_val must be given together; got only one of them.")
         X, y = self._read(X, y, reset=False)
-        samples = Samples(X, class_columns(y, classes, "y_val"), as_weights(sample_weight, X, self.class_weight, y))
+        samples = Samples(X, class_columns(y, classes, "y_val"), as_weights(sample_weight, y, self.class_weight, y))
         return samples if samples.weights is None else samples.take(np.flatnonzero(samples.weights))
 
-    def _probs(self, X: np.ndarray) -> np.ndarray:
-        return self.model_.probs(self.scaling_.apply(X)).numpy()
+    def _probs(self, X: Inputs) -> np.ndarray:
+        dense, columns = Preparation(self.scaling_, self.projection_).apply(X)
+        probs = self.model_.probs(dense, columns) if isinstance(self.model_, Blend) else self.model_.probs(dense)
+        return probs.numpy()
 
-    def _suspicion(self, X: np.ndarray, codes: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+    def _suspicion(self, X: Inputs, codes: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
         """Return ``1 − w·p(y | x)``; w is 1 if there are no weights, and for rows without a learned weight (NaN)."""
         weights = np.ones(len(codes)) if weights is None else np.nan_to_num(weights, nan=1.0)
         return suspicion(*map(torch.from_numpy, (weights, self._probs(X), codes))).numpy()

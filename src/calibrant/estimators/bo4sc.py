@@ -78,6 +78,8 @@ class BO4SCClassifier(NetworkClassifier):
     classes_, n_features_in_, feature_names_in_ : as in every scikit-learn classifier
     encoder_ : :class:`calibrant.data.TableEncoder` or None
         The encoder of a table with text, categories or dates; None if all columns were numeric.
+    projection_ : :class:`calibrant.data.projection.Projection` or None
+        The projection of sparse columns for the network; None if no column is sparse.
     sample_weights_ : (n_samples,) array, or None with ``BO4SC(weights=None)``
         The learned weight of each row of X, from 0 to 1; NaN for rows that were not trained on: those held out, and
         those whose ``sample_weight`` is zero.

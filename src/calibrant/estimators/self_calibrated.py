@@ -106,6 +106,8 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
     classes_, n_features_in_, feature_names_in_ : as in every scikit-learn classifier
     encoder_ : :class:`calibrant.data.TableEncoder` or None
         The encoder of a table with text, categories or dates; None if all columns were numeric.
+    projection_ : :class:`calibrant.data.projection.Projection` or None
+        The projection of sparse columns for networks and trees; None if no column is sparse.
     candidate_ : str
         The chosen candidate: ``"pooled"``, or ``"label noise"`` if training labels were found to be flipped.
     members_ : tuple of str

@@ -154,15 +154,15 @@ class SelfCalibrated(Method):
         if self.embedding is None or not bare(task):
             return False
         rows = len(task.train) + (0 if task.val is None else len(task.val))
-        return bool(rows >= 2 * task.train.inputs.shape[1])
+        columns = task.train.inputs.shape[1] - task.train.projected
+        return bool(columns and rows >= 2 * columns)
 
     def tabular(self, task: Task) -> TabularNetwork | None:
         """The factory of networks that embed a table's columns; None if no network does."""
         if not self.embeds(task):
             return None
         assert self.embedding is not None
-        inputs = pooled_part(task).inputs
-        return tabular_network(inputs, task.n_classes, self.embedding, self.hidden, self.activation)
+        return tabular_network(pooled_part(task), task.n_classes, self.embedding, self.hidden, self.activation)
 
     def axes(self, task: Task) -> Tensor | None:
         """The axes that wide rows are projected on for the networks; None if the networks use the columns."""

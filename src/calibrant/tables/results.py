@@ -132,7 +132,8 @@ def card(order: Order, result: TrainingResult, parts: TableParts) -> dict[str, s
         + (f", {rows['val']:,} for validation" if rows["val"] else "")
         + (f", {rows['aside']:,} to choose when predictions are withheld" if rows["aside"] else ""),
         "judged on": f"{rows['test']:,} held-out rows"
-        + (f" of {parts.test.file}" if not isinstance(order.test, float) else ""),
+        + (f" of {parts.test.file}" if not isinstance(order.test, float) else "")
+        + (f", the newest by {order.time!r}" if order.time is not None else ""),
         "columns": " ".join(TableDescription(data["columns"], data["left_out"], ()).sentences()),
         "method": f"{order.method}: {find_method(order.method).summary}",
         "members": members,
