@@ -115,6 +115,16 @@ def test_the_threshold_moves_by_keyboard_slider_and_mouse(opened):
     assert int(slider.input_value()) > int(page.locator("#low").input_value()), "the limits never cross"
 
 
+def test_wrong_predictions_fill_their_share_of_a_bar(opened):
+    page = opened(calibrant.evaluate(*predictions(3), n_resamples=20))
+    counts = page.evaluate("(({ histogram, histogramWrong }) => [histogram, histogramWrong])"
+                           "(JSON.parse(document.getElementById('data').textContent)[0].reject)")  # fmt: skip
+    heights = "(kind) => [...document.querySelectorAll(kind)].map((bar) => Number(bar.getAttribute('height')))"
+    bars, wrong = (page.evaluate(heights, f"#histogram .bar{kind}") for kind in (":not(.wrong)", ".wrong"))
+    for total, errors, bar, orange in zip(*counts, bars, wrong, strict=True):
+        assert orange == pytest.approx(bar * errors / total if total else 0, abs=1e-6)
+
+
 def test_two_classes_have_a_window_around_one_half(opened):
     probs, labels = predictions(2)
     score, right = probs[:, 1], probs.argmax(axis=1) == labels

@@ -79,7 +79,9 @@ def apply(
     logits: AsLogits = False,
     as_json: AsJson = False,
 ) -> None:
-    """Calibrate a file of predictions: write prob_<class>, predicted and confidence, and its other columns.
+    """Calibrate a file of predictions: write its columns, and prob_<class>, predicted and confidence.
+
+    The raw predictions are kept as raw_prob_<class>, raw_logit_<class> or confidence_raw.
 
     For example:
 

@@ -128,16 +128,21 @@
     const wide = Math.max(280, Math.round(svg.getBoundingClientRect().width) || 860);
     svg.setAttribute("viewBox", `0 0 ${wide} 240`);
     box.right = wide - 12;
-    // Square roots, so that a few predictions beside very many can still be seen.
+    // Square roots of all counts, so that a few predictions beside very many can be seen. The wrong ones fill their share of a bar.
     const most = Math.sqrt(Math.max(1, ...r.histogram)), width = (box.right - box.left) / r.histogram.length;
     const height = (v) => ((box.bottom - box.top) * Math.sqrt(v)) / most;
     r.histogram.forEach((all, i) => {
       const left = box.left + i * width + 0.5;
       const bar = add(svg, "rect", { class: "bar", x: left, width: width - 1, y: box.bottom - height(all), height: height(all) });
       add(bar, "title", {}, `${count(all)} predictions, ${count(r.histogramWrong[i])} wrong`);
-      const wrong = height(r.histogramWrong[i]);
+      const wrong = all ? (height(all) * r.histogramWrong[i]) / all : 0;
       add(svg, "rect", { class: "bar wrong", x: left, width: width - 1, y: box.bottom - wrong, height: wrong });
     });
+    for (const share of [1, 1 / 4]) {
+      const at = box.bottom - Math.sqrt(share) * (box.bottom - box.top);
+      add(svg, "line", { class: "axis", x1: box.left, x2: box.right, y1: at, y2: at });
+      add(svg, "text", { x: box.left, y: at + 12 }, count(Math.round(share * most ** 2)));
+    }
     for (let i = 0; i <= 10; i++) add(svg, "text", { x: place(i / 10), y: box.bottom + 18, "text-anchor": "middle" }, (i / 10).toFixed(1));
     add(svg, "text", { x: (box.left + box.right) / 2, y: box.bottom + 38, "text-anchor": "middle" }, r.score);
     const low = state.low >= 0 ? r.limits[state.low] : 0, high = r.limits[state.high];
