@@ -42,9 +42,10 @@ from calibrant.estimators.rejection import RejectMixin
 from calibrant.methods import Fitted, Method, Task, suspicion
 from calibrant.methods.blend import Blend
 from calibrant.methods.dealing import copies_of
-from calibrant.metrics import mean_interval
 
 WHOLE = ("steps", "epochs", "batch_size", "folds", "repeats", "last")
+SURE = 1.96
+"""How many standard errors the mean gain over class frequencies must be above 0 (a 95 % interval)."""
 POSITIVE = ("learning_rate", "outer_learning_rate", "also_learning_rate", "alpha")
 
 
@@ -257,7 +258,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, FormerNames):
         gains = np.log(np.maximum(chosen, np.finfo(float).tiny)) - np.log((shares / shares.sum())[held.codes])
         groups = np.arange(len(held)) if held.groups is None else np.unique(held.groups, return_inverse=True)[1]
         per_group = np.bincount(groups, gains if held.weights is None else gains * held.weights)
-        return mean_interval(per_group).low > 0
+        return bool(per_group.sum() > SURE * math.sqrt(len(per_group)) * per_group.std())
 
     def _base(self) -> Any:
         """The method before the parameters of this estimator set its fields."""
