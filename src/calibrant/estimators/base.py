@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from sklearn.base import ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
@@ -24,7 +24,6 @@ from calibrant.bilevel import Callback, History, ProgressBar
 from calibrant.bilevel.callbacks.base import as_callbacks
 from calibrant.data.copies import joined
 from calibrant.estimators.folds import Splits, group_numbers, near_groups
-from calibrant.estimators.former_parameters import FormerNames
 from calibrant.estimators.history import Runs
 from calibrant.estimators.networks import freeze
 from calibrant.estimators.reading import (
@@ -37,6 +36,7 @@ from calibrant.estimators.reading import (
     encode,
     hold_out,
     read,
+    warn_of_class_weight,
 )
 from calibrant.estimators.rejection import RejectMixin
 from calibrant.methods import Fitted, Method, Task, suspicion
@@ -49,7 +49,7 @@ SURE = 1.96
 POSITIVE = ("learning_rate", "outer_learning_rate", "also_learning_rate", "alpha")
 
 
-class NetworkClassifier(RejectMixin, ClassifierMixin, FormerNames):
+class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
     """Base class. A subclass gives its method in ``_base``, and stores the learned values as attributes in ``_keep``.
 
     A parameter with the name of a field of the method sets this field. ``hidden_layer_sizes``, the name in
@@ -116,6 +116,8 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, FormerNames):
         check_classification_targets(y)
         weights = as_weights(sample_weight, y, self.class_weight, y)
         classes, codes = encode(y, weights)
+        if self.class_weight is not None:
+            warn_of_class_weight(classes, codes, sample_weight, weights)
         samples = Samples(X, codes, weights, group_numbers(groups, y))
         given = self._given_validation(*validation, classes)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))

@@ -13,7 +13,6 @@ from numpy.random import RandomState
 from calibrant.bilevel import History
 from calibrant.estimators.base import NetworkClassifier
 from calibrant.estimators.folds import Splits, fold_count, named_splits
-from calibrant.estimators.former_parameters import accepts_former_names
 from calibrant.estimators.history import as_arrays
 from calibrant.estimators.reading import Samples
 from calibrant.estimators.selective import SelectiveMixin
@@ -21,7 +20,6 @@ from calibrant.methods import Fitted, Method, SelfCalibrated
 from calibrant.methods.blend import MEMBERS
 
 
-@accepts_former_names
 class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
     """The recommended classifier: calibrated confidence without tuning.
 
