@@ -21,7 +21,7 @@ class Adam(Optimizer):
 
     Parameters
     ----------
-    learning_rate, weight_decay, decay_on, decays
+    learning_rate, weight_decay, decay_on, clip_norm, decays
         As in :class:`Optimizer`.
     betas : tuple of float
         Decay rates of the two moving averages, m and v.

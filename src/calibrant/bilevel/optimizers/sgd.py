@@ -19,7 +19,7 @@ class SGD(Optimizer):
 
     Parameters
     ----------
-    learning_rate, weight_decay, decay_on, decays
+    learning_rate, weight_decay, decay_on, clip_norm, decays
         As in :class:`Optimizer`.
     momentum : float
         μ; 0 for plain gradient descent.
