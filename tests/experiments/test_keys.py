@@ -43,7 +43,7 @@ def test_file_names_are_safe_and_differ():
     assert all(re.fullmatch(r"[\w.=-]{1,100}", name, re.ASCII) and not name.startswith(".") for name in found)
 
 
-def test_a_stored_run_matches_by_its_version_and_by_what_it_states():
+def test_a_stored_run_matches_by_version_and_settings():
     key = make_key(settings="a", code="2", seed=0)
     assert key.matches({"code": "2", "config": key.config})
     assert key.matches({"code": "2", "config": ""})
