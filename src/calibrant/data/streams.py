@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from calibrant._inputs import as_rectangular, shareable
-from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant.data.batch import Batch, Recent, Tensors, as_dtype, map_tensors, tensors_of
 
 Augment = Callable[[Any, torch.Generator], Any]
@@ -46,7 +45,6 @@ class Stream:
         """Begin a new run, which may ask for any step."""
 
 
-@renamed_arguments(weights="sample_weight")
 class TensorStream(Stream):
     """Batches from tensors in memory: the full batch, or shuffled mini-batches.
 
@@ -77,8 +75,6 @@ class TensorStream(Stream):
     sample_weight : tensor, optional
         Constant sample weights, scaled here to mean 1 over all rows; ``composed`` and ``averaged`` losses use them.
     """
-
-    weights = renamed_attribute("weights", "sample_weight")
 
     def __init__(
         self,

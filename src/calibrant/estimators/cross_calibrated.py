@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
 from numbers import Integral
 from typing import Any, Self
@@ -143,7 +144,8 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         y : array-like of shape (n_samples,)
             Labels of two or more classes.
         sample_weight : array-like of shape (n_samples,), optional
-            For the calibration, and for the estimator if its ``fit`` accepts weights. Rows of weight zero are ignored.
+            For the calibration, and for the estimator if its ``fit`` accepts weights; a warning says if it does not.
+            Rows of weight zero are ignored.
         groups : array-like of shape (n_samples,), optional
             Rows with equal values (one patient, one recording) are held out together; passed on to a splitter. If
             ``cv`` is an int and many rows are near copies, these are held out together too, with a warning, unless
@@ -307,6 +309,13 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         to_fit = dict(fit_params)
         if weights is not None and has_fit_parameter(estimator, "sample_weight"):
             to_fit["sample_weight"] = weights
+        elif weights is not None and not any(name.endswith("sample_weight") for name in fit_params):
+            warnings.warn(
+                f"{type(estimator).__name__} does not accept sample_weight, so the weights count in the calibration "
+                "only. Give the weights of a pipeline to one of its steps too: fit(…, step__sample_weight=weights).",
+                UserWarning,
+                stacklevel=4,  # the caller of fit
+            )
         return to_fit, {} if groups is None else {"groups": groups}
 
     def _splits(

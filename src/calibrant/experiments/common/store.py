@@ -21,7 +21,6 @@ from uuid import uuid4
 from calibrant._locks import lock, try_lock
 from calibrant.experiments.common.configs import merged, origin
 from calibrant.experiments.common.keys import Key, name_of
-from calibrant.experiments.common.old_names import current_names
 from calibrant.report import Results, machine, versions
 from calibrant.report.results import Record, as_json
 
@@ -231,7 +230,7 @@ class Store:
                 if end > len(raw):
                     break
                 for line in (first, *map(json.loads, raw[place + 1 : end])):
-                    self._take_in(current_names(line))
+                    self._take_in(line)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 raise ValueError(
                     f"{self.path} holds a line that is not calibrant's, after byte {self._offset}: {error}. Remove "

@@ -127,7 +127,7 @@ def save_logits(path: Path, fitted: Fitted, prepared: PreparedImages) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     network = fitted.model if isinstance(fitted, Mapped) else fitted
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for name, part in (("val", prepared.task.val), ("meta", prepared.task.meta), ("test", prepared.test)):
         if part is not None:
             arrays[f"{name}_logits"] = logits(network, part).numpy().astype(np.float16)
