@@ -243,13 +243,10 @@ def _weights(column: np.ndarray, name: str, file: str) -> np.ndarray:
         raise ValueError(f"{file}: {error}") from None
     wrong = np.isnan(weights) | (weights < 0)
     if wrong.any() or not weights.any():
-        reason = (
-            "zeros only" if not wrong.any() else f"{count(int(wrong.sum()), 'row')} without one or with a negative one"
-        )
+        bad_rows = f"{count(int(wrong.sum()), 'row')} without one or with a negative one"
         raise ValueError(
             f"Column {name!r} of {file} must hold a weight of at least 0 in every row, and some above 0; got "
-            f"{bad_rows if wrong.any() else 'zeros only'}. "
-            "Correct these rows, or remove them."
+            f"{bad_rows if wrong.any() else 'zeros only'}. Correct these rows, or remove them."
         )
     return weights
 
