@@ -83,6 +83,17 @@ def test_opposite_errors_are_miscalibration_without_a_direction():
     assert "too high in some places and too low in others" in verdict.sentence
 
 
+def test_the_verdict_compares_the_accuracy_with_the_largest_class():
+    labels = np.arange(1000) % 10 < 6
+    shares = np.tile([0.4, 0.6], (1000, 1))
+    verdict = calibrant.evaluate(shares, labels, classes=["stay", "churn"]).verdict
+    assert verdict.sentence.startswith(
+        "Accuracy is not clearly above that of always predicting churn, which is right in 60.0% of the rows: 60.0%"
+    )
+    better = np.where(labels[:, None], [0.2, 0.8], [0.8, 0.2])
+    assert "always predicting" not in str(calibrant.evaluate(better, labels).verdict)
+
+
 def test_few_rows_are_no_verdict():
     rng = np.random.default_rng(1)
     confidence = rng.uniform(0.5, 1, 30)

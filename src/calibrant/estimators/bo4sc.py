@@ -82,6 +82,9 @@ class BO4SCClassifier(NetworkClassifier):
     suspicion_ : (n_samples,) array
         How wrong each label looks, from 0 to 1: ``1 − w_i·p(y_i | x_i)``, with w = 1 for rows that were not trained on.
         Use it to sort rows. It is not a probability, because the network was trained on these rows.
+    learned_ : bool
+        Whether the log-loss of held-out rows is below that of the class frequencies by more than chance (95 %
+        interval). If it is not, :meth:`suspects` lists nothing.
     train_indices_, validation_indices_ : arrays of int
         The training rows and the held-out rows of X.
     history_ : dict of (outer steps,) arrays

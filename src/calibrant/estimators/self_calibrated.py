@@ -134,6 +134,9 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
         The label-noise candidate gives the probability that the label is wrong. The pooled candidate gives
         ``1 − p(y_i | x_i)``, the probability of another class, which is also high for correct labels where classes
         overlap.
+    learned_ : bool
+        Whether the log-loss of held-out rows is below that of the class frequencies by more than chance (95 %
+        interval). If it is not, :meth:`suspects` lists nothing.
     oof_labels_, oof_groups_ : (n_samples,) arrays
         The column number of each training row's class, and the number of its group (None without groups).
     train_indices_, validation_indices_ : arrays of int

@@ -98,7 +98,7 @@ def judged(order: Order, model: TableModel, parts: TableParts, described: TableD
 
 def model_facts(classifier: Any) -> dict[str, Any]:
     """Return facts about a fitted classifier as plain values."""
-    facts: dict[str, Any] = {"classifier": type(classifier).__name__}
+    facts: dict[str, Any] = {"classifier": type(classifier).__name__, "learned": classifier.learned_}
     if hasattr(classifier, "members_"):
         weights = np.asarray(classifier.pool_weights_).tolist()
         facts["members"] = dict(zip(classifier.members_, weights, strict=False))
@@ -146,7 +146,15 @@ def card(order: Order, result: TrainingResult, parts: TableParts) -> dict[str, s
 
 
 def doubtful(metrics: dict[str, Any]) -> str:
-    """Say how many training labels are less likely than another class; empty if there are none."""
+    """Say how many training labels are less likely than another class; empty if there are none.
+
+    If nothing was learned, say so.
+    """
+    if not metrics["model"].get("learned", True):
+        return (
+            "Nothing was learned: on held-out training rows, the probabilities are no better than the shares of the "
+            f"classes (95 % interval of the log-loss). {SUSPECTS} is therefore empty."
+        )
     if not metrics["suspects"]:
         return ""
     rows, sure = count(metrics["suspects"], "training row"), f"{metrics['very_suspect']:,}"

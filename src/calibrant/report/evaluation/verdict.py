@@ -58,7 +58,20 @@ def judge(m: ModelNumbers) -> CalibrationVerdict:
             f"No sign of miscalibration{everywhere}: ECE is {_points(error.value)} points; {floor}, the score of a "
             f"perfectly calibrated model ({means})."
         )
-    return CalibrationVerdict(kind, sentence, tuple(_notes(m, kind)))
+    return CalibrationVerdict(kind, _without_gain(m) + sentence, tuple(_notes(m, kind)))
+
+
+def _without_gain(m: ModelNumbers) -> str:
+    """A sentence if the interval of the accuracy reaches down to the share of the largest class."""
+    hits = m.measures["accuracy"]
+    largest = max(m.classes, key=lambda part: part["frequency"], default=None)
+    if largest is None or hits.low is None or hits.low > largest["frequency"]:
+        return ""
+    return (
+        f"Accuracy is not clearly above that of always predicting {largest['name']}, which is right in "
+        f"{largest['frequency']:.1%} of the rows: {hits.value:.1%}, {m.level:.0%} interval {hits.low:.1%} to "
+        f"{hits.high:.1%}. "
+    )
 
 
 def _notes(m: ModelNumbers, kind: str) -> list[str]:
