@@ -48,7 +48,7 @@ class CalibrationCallback(Callback):
     network : str, optional
         The name of the submodule that gives logits. Default: the LightningModule itself, by its ``forward``.
     calibrator : str
-        A name of :data:`calibrant.posthoc.CALIBRATORS`.
+        As in :func:`calibrant.calibrate`; "map" chooses between a confidence map and a temperature.
     labels : str, optional
         The name of the labels in batches that are mappings.
     prefix : str
