@@ -9,7 +9,6 @@ import pytest
 
 from calibrant.experiments.bo4sc import figures, grid, page
 from calibrant.experiments.bo4sc import study as bo4sc
-from calibrant.experiments.common.old_names import read_with_current_names
 from calibrant.experiments.common.records import (
     MEASURED,
     ClassifierOutput,
@@ -131,7 +130,7 @@ def test_the_committed_settings_are_what_the_committed_search_chose():
     file = Path(__file__).parents[2] / "results" / "bo4sc-grid.json"
     if not file.exists():
         pytest.skip("no results beside the tests")
-    results = read_with_current_names(file)
+    results = read_results(file)
     settings, origin = bo4sc.chosen_settings()
     assert {name: origin[name] for name in ("grid", "seeds")} == {n: results.config[n] for n in ("grid", "seeds")}
     for name, own in settings.items():

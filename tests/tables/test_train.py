@@ -485,6 +485,18 @@ def test_training_takes_less_time_than_the_command(quick, tmp_path):
     assert 0 <= seconds <= time.perf_counter() - begin + 0.01
 
 
+def test_a_table_that_teaches_nothing_is_not_a_success(quick, tmp_path):
+    table = pd.DataFrame({"x": np.tile([0, 0, 1, 1], 100), "case": np.arange(400), "left": np.tile(["no", "yes"], 200)})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    done = invoke("train", tmp_path / "t.csv", "--target", "left", "--groups", "case", "--out", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    assert "Accuracy is not clearly above that of always predicting" in done.stdout
+    assert "Nothing was learned: on held-out training rows" in done.stdout
+    assert pd.read_csv(tmp_path / "out" / "suspects.csv").empty
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "Nothing was learned" in page
+
+
 def test_free_text_is_learned_from_named_and_predicted(quick, tmp_path):
     rng = np.random.default_rng(0)
     levels, fields = ["Senior", "Junior", "Lead", "Chief"], ["Software", "Data", "Sales", "Nursing", "Legal", "Civil"]

@@ -148,11 +148,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
 
     @classmethod
     def from_json(cls, text: str, arrays: Arrays | None = None) -> TableEncoder:
-        """The encoder that ``to_json`` wrote, from the text and the arrays; nothing in them is executed.
-
-        Encoders of the first version, which scaled by the plain deviation, keep their outputs. They also held the
-        classes of labels, which are not read.
-        """
+        """The encoder that ``to_json`` wrote, from the text and the arrays; nothing in them is executed."""
         try:
             params, columns, rest = from_json(text, arrays)
             encoder = cls(**params)
@@ -171,7 +167,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TableEncoder:
-        """Read what ``save`` wrote, or a file that holds the text of ``to_json``. Loading executes nothing."""
+        """Read what ``save`` wrote. Loading executes nothing."""
         text, arrays = read_encoder(path)
         try:
             return cls.from_json(text, arrays)

@@ -10,18 +10,14 @@ from typing import Any
 
 import numpy as np
 
-from calibrant._container import read_bytes
 from calibrant._files import Arrays, Format
 from calibrant.data.encodings import Categorical, Dropped, Encoding, Numeric
 from calibrant.data.free_text import FreeText
-from calibrant.data.scaling import LIMIT
 
 FORMAT = "calibrant.encoder"
 VERSION = 2
 FILE = Format("encoder", {"TableEncoder": dict}, "TableEncoder.save")
 KINDS: dict[str, type] = {cls.kind: cls for cls in (Numeric, Categorical, FreeText, Dropped)}
-LIMITS = {1: 1e30, 2: LIMIT}
-"""The limit beyond which scaled values are compressed, by version of the format."""
 
 
 def to_json(
@@ -49,12 +45,11 @@ def to_json(
 def from_json(text: str, arrays: Arrays | None = None) -> tuple[dict[str, Any], list[Encoding], dict[str, Any]]:
     """Return the parameters, the encodings and the rest of the state from :func:`to_json`; other text is an error."""
     content = json.loads(text)
-    version = content["version"]
-    if content["format"] != FORMAT or version not in LIMITS:
-        raise ValueError(f"its format is {content['format']} {version}")
+    if (content["format"], content["version"]) != (FORMAT, VERSION):
+        raise ValueError(f"its format is {content['format']} {content['version']}")
     rest = {
-        "named": bool(content.get("named", True)),
-        "limit": float(content.get("limit", LIMITS[version])),
+        "named": bool(content["named"]),
+        "limit": float(content["limit"]),
         "notes": [str(note) for note in content["notes"]],
     }
     return dict(content["params"]), [_encoding(dict(entry), arrays or {}) for entry in content["columns"]], rest
@@ -66,15 +61,9 @@ def write_encoder(path: str | os.PathLike[str], text: str, arrays: Arrays) -> No
 
 
 def read_encoder(path: str | os.PathLike[str]) -> tuple[str, Arrays]:
-    """Read the text and arrays written by :func:`write_encoder`, or a plain text file as written by early versions."""
-    raw = read_bytes(path)
-    if not raw.lstrip().startswith(b"{"):
-        text, arrays = FILE.read_raw(path, raw, lambda _, header, arrays: (json.dumps(header["encoder"]), arrays))
-        return text, arrays
-    try:
-        return raw.decode(), {}
-    except UnicodeDecodeError:
-        raise ValueError(f"{path} is not text in UTF-8; give a file that TableEncoder.save wrote.") from None
+    """Read the text and arrays that :func:`write_encoder` wrote."""
+    text, arrays = FILE.read(path, lambda _, header, arrays: (json.dumps(header["encoder"]), arrays))
+    return text, arrays
 
 
 def _entry(encoding: Encoding, key: str, arrays: Arrays | None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from sklearn.base import ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
@@ -24,7 +24,6 @@ from calibrant.bilevel import Callback, History, ProgressBar
 from calibrant.bilevel.callbacks.base import as_callbacks
 from calibrant.data.copies import joined
 from calibrant.estimators.folds import Splits, group_numbers, near_groups
-from calibrant.estimators.former_parameters import FormerNames
 from calibrant.estimators.history import Runs
 from calibrant.estimators.networks import freeze
 from calibrant.estimators.reading import (
@@ -37,6 +36,7 @@ from calibrant.estimators.reading import (
     encode,
     hold_out,
     read,
+    warn_of_class_weight,
 )
 from calibrant.estimators.rejection import RejectMixin
 from calibrant.methods import Fitted, Method, Task, suspicion
@@ -44,10 +44,12 @@ from calibrant.methods.blend import Blend
 from calibrant.methods.dealing import copies_of
 
 WHOLE = ("steps", "epochs", "batch_size", "folds", "repeats", "last")
+SURE = 1.96
+"""How many standard errors the mean gain over class frequencies must be above 0 (a 95 % interval)."""
 POSITIVE = ("learning_rate", "outer_learning_rate", "also_learning_rate", "alpha")
 
 
-class NetworkClassifier(RejectMixin, ClassifierMixin, FormerNames):
+class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
     """Base class. A subclass gives its method in ``_base``, and stores the learned values as attributes in ``_keep``.
 
     A parameter with the name of a field of the method sets this field. ``hidden_layer_sizes``, the name in
@@ -114,6 +116,8 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, FormerNames):
         check_classification_targets(y)
         weights = as_weights(sample_weight, y, self.class_weight, y)
         classes, codes = encode(y, weights)
+        if self.class_weight is not None:
+            warn_of_class_weight(classes, codes, sample_weight, weights)
         samples = Samples(X, codes, weights, group_numbers(groups, y))
         given = self._given_validation(*validation, classes, wide=X.sparse is not None)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
@@ -140,6 +144,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, FormerNames):
         self.train_indices_, self.validation_indices_ = rows, held
         self.training_digest_ = digest(X, codes)
         self._keep(fitted, runs, samples)
+        self.learned_ = self._learned(samples, val)
 
     def _read(self, X: Any, *y: Any) -> Any:
         """Return inputs and labels in the form of the training rows, after scikit-learn's checks."""
@@ -167,7 +172,8 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, FormerNames):
             The training data (the default), which are scored by ``suspicion_``. Other data are scored by
             ``1 − p(y | x)`` alone.
         n : int, optional
-            How many to list. By default, all with a suspicion above ½.
+            How many to list. By default, all with a suspicion above ½, and none if nothing was learned (``learned_`` is
+            False), because the suspicion is then that of the class frequencies.
         return_scores : bool
             Also return the suspicions of the listed samples, from 0 to 1.
 
@@ -194,7 +200,10 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, FormerNames):
             codes = class_columns(y, self.classes_)
             if digest(X, codes) != self.training_digest_:
                 scores = self._suspicion(X, codes)
-        listed = np.argsort(-scores, kind="stable")[: int((scores > 0.5).sum()) if n is None else n]
+        if n is None:
+            learned = getattr(self, "learned_", True)  # classifiers that earlier versions saved do not say it
+            n = int((scores > 0.5).sum()) if learned else 0
+        listed = np.argsort(-scores, kind="stable")[:n]
         return (listed, scores[listed]) if return_scores else listed
 
     def save(self, path: str | os.PathLike[str], *, about: Mapping[str, Any] | None = None) -> None:
@@ -235,6 +244,23 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, FormerNames):
     def _keep(self, fitted: Fitted, runs: list[History], samples: Samples) -> None:
         """Set the learned attributes other than the networks, including ``suspicion_`` for all samples."""
         raise NotImplementedError
+
+    def _learned(self, samples: Samples, val: Samples | None) -> bool:
+        """Whether the log-loss of rows that were held out is below that of the class frequencies (95 % interval)."""
+        out_of_fold = getattr(self, "oof_proba_", None)
+        rows = [] if out_of_fold is None else np.flatnonzero(np.isfinite(out_of_fold).all(axis=1))
+        if len(rows):
+            probs, held = out_of_fold[rows], samples.take(rows)
+        elif val is not None:
+            probs, held = self._probs(val.inputs), val
+        else:
+            return True
+        shares = np.bincount(held.codes, held.weights, minlength=len(self.classes_))
+        chosen = probs[np.arange(len(held)), held.codes]
+        gains = np.log(np.maximum(chosen, np.finfo(float).tiny)) - np.log((shares / shares.sum())[held.codes])
+        groups = np.arange(len(held)) if held.groups is None else np.unique(held.groups, return_inverse=True)[1]
+        per_group = np.bincount(groups, gains if held.weights is None else gains * held.weights)
+        return bool(per_group.sum() > SURE * math.sqrt(len(per_group)) * per_group.std())
 
     def _base(self) -> Any:
         """The method before the parameters of this estimator set its fields."""

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any, Literal
 
 import numpy as np
 from numpy.random import RandomState
 
-from calibrant._renamed import warn_renamed
 from calibrant._settings import shown
 from calibrant.bilevel import History
 from calibrant.estimators.base import NetworkClassifier
-from calibrant.estimators.former_parameters import accepts_former_names
 from calibrant.estimators.reading import Samples
 from calibrant.methods import BO4SC, Fitted
 
@@ -27,11 +24,8 @@ PUBLISHED = {
     "alpha": "alpha",
 }
 """The parameters that the paper names, and the fields of BO4SC that they set."""
-MOVED = tuple(field.name for field in fields(BO4SC) if field.name not in PUBLISHED.values())
-"""The other fields of BO4SC, which were parameters in earlier versions."""
 
 
-@accepts_former_names
 class BO4SCClassifier(NetworkClassifier):
     """A network trained with one weight per sample; the weights are learned to make held-out confidence accurate.
 
@@ -88,6 +82,9 @@ class BO4SCClassifier(NetworkClassifier):
     suspicion_ : (n_samples,) array
         How wrong each label looks, from 0 to 1: ``1 − w_i·p(y_i | x_i)``, with w = 1 for rows that were not trained on.
         Use it to sort rows. It is not a probability, because the network was trained on these rows.
+    learned_ : bool
+        Whether the log-loss of held-out rows is below that of the class frequencies by more than chance (95 %
+        interval). If it is not, :meth:`suspects` lists nothing.
     train_indices_, validation_indices_ : arrays of int
         The training rows and the held-out rows of X.
     history_ : dict of (outer steps,) arrays
@@ -139,35 +136,6 @@ class BO4SCClassifier(NetworkClassifier):
         self.random_state = random_state
         self.device = device
         self.verbose = verbose
-
-    @classmethod
-    def _present_params(
-        cls, params: Mapping[str, Any], method: Any = None, *, stacklevel: int | None = None
-    ) -> dict[str, Any]:
-        inner = None if stacklevel is None else stacklevel + 1
-        found = super()._present_params(params, method, stacklevel=inner)
-        moved = {name: _as_tuple(found.pop(name)) for name in MOVED if name in found}
-        if not moved:
-            return found
-        base = BO4SC() if found.get("method", method) is None else found.get("method", method)
-        changed = {name: value for name, value in moved.items() if value != getattr(base, name)}
-        if stacklevel is not None:
-            text = ", ".join(f"{name}={value!r}" for name, value in moved.items())
-            warnings.warn(
-                f"The parameter {' and '.join(moved)} of BO4SCClassifier moved to its parameter method: give "
-                f"method=BO4SC({text}), with BO4SC from calibrant.methods. The old form will be removed in the next "
-                "version.",
-                DeprecationWarning,
-                stacklevel=stacklevel,
-            )
-        return found | ({"method": replace(base, **changed)} if changed else {})
-
-    def __getattr__(self, name: str) -> Any:
-        """Former parameters, which are fields of ``method``; this is called for unknown attributes only."""
-        if name not in MOVED:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        warn_renamed(f"BO4SCClassifier.{name}", f"BO4SCClassifier.method.{name}", stacklevel=3)
-        return getattr(self._base(), name)
 
     def _base(self) -> BO4SC:
         if self.method is not None and not isinstance(self.method, BO4SC):

@@ -21,7 +21,7 @@ from calibrant.estimators.base import NetworkClassifier
 from calibrant.estimators.bo4sc import BO4SCClassifier
 from calibrant.estimators.cross_calibrated import CrossCalibrated
 from calibrant.estimators.cross_files import build_cross, cross_parts
-from calibrant.estimators.networks import Frozen, from_tree, perceptron, to_tree
+from calibrant.estimators.networks import Frozen, from_tree, to_tree
 from calibrant.estimators.selective import HeldOut, check_out_of_fold, without_large
 from calibrant.estimators.self_calibrated import SelfCalibratedClassifier
 from calibrant.estimators.stored_models import encoder_values
@@ -37,7 +37,7 @@ Classifier = NetworkClassifier | CrossCalibrated
 CLASSIFIERS: dict[str, type[Classifier]] = {
     c.__name__: c for c in (BO4SCClassifier, SelfCalibratedClassifier, CrossCalibrated)
 }
-FORMAT = Format("classifier", CLASSIFIERS, "save or `calibrant train`", former={"calibrant.estimators": (2, 3)})
+FORMAT = Format("classifier", CLASSIFIERS, "save or `calibrant train`")
 _METHOD, _MODEL, _SCALING, _ENCODER, _HELD_OUT = "method", "model_", "scaling_", "encoder_", "held_out_"
 _PROJECTION = "projection_"
 _COLUMNS = 10_000
@@ -112,13 +112,9 @@ def _build(kind: type, header: dict[str, Any], arrays: Arrays) -> Classifier:
         return build_cross(header, arrays)
     params = {key: unpack(value, arrays) for key, value in header["params"].items()}
     state = {key: unpack(value, arrays) for key, value in header["state"].items()}
-    if header["version"] == 2:
-        _upgrade(kind, params, state)
-    if header["version"] == 3 and "oof_labels_" not in state:
-        state.pop("oof_proba_", None)  # early files lack the labels, and the probabilities are useless without them
     if _METHOD in params:
         params[_METHOD] = BO4SC(**params[_METHOD])
-    classifier: NetworkClassifier = kind(**kind._present_params(params))  # type: ignore[attr-defined]
+    classifier: NetworkClassifier = kind(**params)
     for key in state:
         if key.startswith("_") or not key.endswith("_"):  # it could hide a method
             raise ValueError(f"{key!r} is not a fitted attribute; their names end with an underscore")
@@ -142,15 +138,6 @@ def _plain_encoder(encoder: TableEncoder | None) -> dict[str, Any] | None:
 
 def _plain_projection(projection: Projection | None) -> tuple[np.ndarray, ...] | None:
     return None if projection is None else tuple(projection)
-
-
-def _upgrade(kind: type, params: dict[str, Any], state: dict[str, Any]) -> None:
-    """Read the networks of a version 2 file: perceptrons as lists of matrices, without other members."""
-    model = state[_MODEL]
-    model["networks"] = [to_tree(perceptron(**network)) for network in model["networks"]]
-    if kind is SelfCalibratedClassifier:
-        params["members"] = state["members_"] = ("network",)
-        state["pool_weights_"] = np.array([1 / model["temperature"]])
 
 
 def _plain_model(model: Mixture | Blend) -> dict[str, Any]:

@@ -31,6 +31,8 @@ from calibrant.methods.tabular import WIDE
 LARGEST_DENSE = 2 * 2**30
 """The largest size in bytes of a sparse matrix that is converted to a dense one."""
 LARGEST_WEIGHT = 1e30
+LARGEST_SHIFT = 0.01
+"""A larger change of a class's share by ``class_weight`` gets a warning."""
 _ROWS = 65_536
 """Rows that are hashed at a time, to bound memory."""
 
@@ -254,6 +256,23 @@ def as_weights(sample_weight: Any, X: np.ndarray, class_weight: Any = None, y: A
         if not np.all(weights >= 0) or not weights.any():
             raise ValueError(f"class_weight must not be negative, nor zero for all classes; got {shown(class_weight)}.")
     return None if np.all(weights == weights[0]) else weights
+
+
+def warn_of_class_weight(
+    classes: np.ndarray, codes: np.ndarray, sample_weight: Any, weights: np.ndarray | None
+) -> None:
+    """Warn if ``class_weight`` changes the share of a class, and with it the meaning of all probabilities."""
+    sums = [np.bincount(codes, values) for values in (as_weights(sample_weight, codes), weights)]
+    before, after = (total / total.sum() for total in sums)
+    largest = np.abs(after - before).argmax()
+    if np.abs(after - before)[largest] > LARGEST_SHIFT:
+        warnings.warn(
+            f"With class_weight, class {classes.tolist()[largest]!r} has a share of {after[largest]:.1%} instead of "
+            f"{before[largest]:.1%}. The probabilities are those of such a population, not of your data. Leave "
+            "class_weight out if they should hold for your data.",
+            UserWarning,
+            stacklevel=4,  # the caller of fit
+        )
 
 
 def encode(y: np.ndarray, weights: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:

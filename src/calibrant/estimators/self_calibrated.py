@@ -13,7 +13,6 @@ from numpy.random import RandomState
 from calibrant.bilevel import History
 from calibrant.estimators.base import NetworkClassifier
 from calibrant.estimators.folds import Splits, fold_count, named_splits
-from calibrant.estimators.former_parameters import accepts_former_names
 from calibrant.estimators.history import as_arrays
 from calibrant.estimators.reading import Samples
 from calibrant.estimators.selective import SelectiveMixin
@@ -21,7 +20,6 @@ from calibrant.methods import Fitted, Method, SelfCalibrated
 from calibrant.methods.blend import MEMBERS
 
 
-@accepts_former_names
 class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
     """The recommended classifier: calibrated confidence without tuning.
 
@@ -136,6 +134,9 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
         The label-noise candidate gives the probability that the label is wrong. The pooled candidate gives
         ``1 − p(y_i | x_i)``, the probability of another class, which is also high for correct labels where classes
         overlap.
+    learned_ : bool
+        Whether the log-loss of held-out rows is below that of the class frequencies by more than chance (95 %
+        interval). If it is not, :meth:`suspects` lists nothing.
     oof_labels_, oof_groups_ : (n_samples,) arrays
         The column number of each training row's class, and the number of its group (None without groups).
     train_indices_, validation_indices_ : arrays of int

@@ -88,7 +88,7 @@ def attributes(kind: type, names: tuple[str, ...]) -> Kind:
 def _boosting_values(model: HistGradientBoostingClassifier) -> dict[str, Any]:
     if model.is_categorical_ is not None and np.any(model.is_categorical_):
         raise ValueError(
-            "save cannot write a HistGradientBoostingClassifier with categorical columns. Encode them first: "
+            "A HistGradientBoostingClassifier with categorical columns cannot be saved. Encode them first: "
             "make_pipeline(calibrant.data.TableEncoder(), HistGradientBoostingClassifier(categorical_features=None))."
         )
     trees = np.arange(model.n_trees_per_iteration_)
@@ -151,8 +151,8 @@ def pack_model(model: Any, key: str, arrays: Arrays, *, fitted: bool = True) -> 
     if kind is None:
         names = ", ".join(own.__name__ for own in KINDS if own is not StoredBoosting)
         raise ValueError(
-            f"save cannot write a {type(model).__name__} without pickle. It writes {names}, and pipelines of these. "
-            "Keep this classifier as you keep other scikit-learn models, or use calibrant.SelfCalibratedClassifier."
+            f"Only {names}, and pipelines of these, can be saved without pickle; got a {type(model).__name__}. Keep "
+            "this classifier as you keep other scikit-learn models, or use calibrant.SelfCalibratedClassifier."
         )
     params = {} if type(model) is StoredBoosting else model.get_params(deep=False)
     if isinstance(params.get("random_state"), np.random.RandomState):

@@ -10,7 +10,6 @@ import torch
 from scipy.sparse import csr_array, vstack
 from torch import Tensor
 
-from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant.data.batch import map_tensors, tensors_of
 from calibrant.data.streams import Augment, AugmentBatch, Prepare, Stream, TensorStream
 
@@ -21,7 +20,6 @@ PIECE = 4096
 """Rows that are prepared at once for prediction."""
 
 
-@renamed_arguments(weights="sample_weight")
 @dataclass(frozen=True)
 class Part:
     """Samples in memory: inputs in the form that the network accepts, class indices, and optional sample weights."""
@@ -41,8 +39,6 @@ class Part:
     """All columns as linear models see them, if ``inputs`` hold a projection of many columns instead."""
     projected: int = field(default=0, kw_only=True)
     """How many of the last columns of ``inputs`` are a projection."""
-
-    weights = renamed_attribute("weights", "sample_weight")
 
     def __post_init__(self) -> None:
         for values in tensors_of(self.inputs):

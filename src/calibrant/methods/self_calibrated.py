@@ -8,7 +8,6 @@ from typing import ClassVar, Literal, get_args
 
 from torch import Tensor
 
-from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant._settings import check_choice, check_number
 from calibrant.bilevel import Callback
 from calibrant.methods.adapter import Compile
@@ -30,7 +29,6 @@ FULL_BATCH, BATCH = 512, 256
 """A step uses all rows if there are at most ``FULL_BATCH``, and otherwise ``BATCH`` rows."""
 
 
-@renamed_arguments(outer_rate="outer_learning_rate")
 @dataclass(frozen=True)
 class SelfCalibrated(Method):
     """Cross-fitted networks with regularisation learned from the held-out loss, calibrated on held-out labels.
@@ -111,8 +109,6 @@ class SelfCalibrated(Method):
     embedding: ColumnEmbedding | None = "piecewise"
 
     varying: ClassVar[frozenset[str]] = frozenset({"learning_rate"})
-
-    outer_rate = renamed_attribute("outer_rate", "outer_learning_rate")
 
     def __post_init__(self) -> None:
         if self.folds < 2:

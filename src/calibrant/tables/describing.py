@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from calibrant.data.columns import Columns, is_numeric, missing_count, numbers, 
 from calibrant.data.encoder import TableEncoder
 from calibrant.data.encodings import Categorical, Dropped, Numeric
 from calibrant.data.free_text import FreeText
+from calibrant.tables.dates import date_ranges
 from calibrant.tables.grouping import repeated_cases
 from calibrant.tables.reading import Labelled
 
@@ -32,6 +33,8 @@ class TableDescription:
     warnings: tuple[str, ...]
     notes: tuple[str, ...] = ()
     """The encoder's notes, which the classifier's encoder will repeat."""
+    dates: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """The earliest and latest date of each column of dates, in days since 1970."""
 
     @property
     def used(self) -> list[str]:
@@ -95,7 +98,8 @@ def describe(table: Labelled, categorical: Sequence[str] = (), text: Sequence[st
         for name, values in {table.target: list(table.classes), **named}.items()
         if (words := respelled(values))
     ]
-    return TableDescription(kinds, dropped, tuple(notes), tuple(encoder.notes_))
+    dates = date_ranges(table.columns, [name for name, kind in kinds.items() if kind == "dates"])
+    return TableDescription(kinds, dropped, tuple(notes), tuple(encoder.notes_), dates)
 
 
 def respelled(values: Iterable[str]) -> list[str]:

@@ -13,8 +13,8 @@ from calibrant._whole import write_text_whole
 from calibrant.report.builder import template
 from calibrant.report.evaluation.figures import figures
 from calibrant.report.evaluation.mistakes import worst_mistakes
-from calibrant.report.evaluation.numbers import ModelNumbers
-from calibrant.report.evaluation.result import Evaluation, difference_rows, measure_rows
+from calibrant.report.evaluation.numbers import ModelNumbers, off
+from calibrant.report.evaluation.result import Evaluation, difference_rows, measure_rows, points
 from calibrant.selective import RejectionRule
 
 MOST_CELLS = 12
@@ -30,6 +30,7 @@ def render(
     data = [figures(evaluation.samples[name], numbers, window) for name, numbers in evaluation.models.items()]
     page: str = template("evaluation.html.j2").render(
         title=title,
+        points=points,
         models=models,
         differences=[{**entry, "rows": difference_rows(entry)} for entry in evaluation.differences],
         card=_card(evaluation, card),
@@ -65,6 +66,7 @@ def _model(evaluation: Evaluation, name: str, rows: bool) -> dict[str, Any]:
         "numbers": numbers,
         "classes": [_part(row, numbers) for row in numbers.classes],
         "groups": [_part(row, numbers) for row in numbers.groups],
+        "partly": verdict.kind == "calibrated" and bool(off(numbers.classes) or off(numbers.groups)),
         "mistakes": mistakes,
         "columns": columns,
     }

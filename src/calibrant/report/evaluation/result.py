@@ -14,7 +14,7 @@ from calibrant.report.evaluation.mistakes import worst_mistakes
 from calibrant.report.evaluation.numbers import Measure, ModelNumbers
 from calibrant.report.evaluation.reading import Sample
 from calibrant.report.evaluation.verdict import CalibrationVerdict, judge
-from calibrant.report.numbers import format_number
+from calibrant.report.numbers import format_number, format_signed
 from calibrant.selective import RejectionRule
 
 MOST_GROUPS = 20
@@ -148,7 +148,9 @@ def _texts(key: str, m: Measure) -> list[str]:
             return "–"
         return f"{100 * value:.2f} %" if key in _POINTS else f"{value:.4f}"
 
-    interval = "–" if m.low is None else f"{show(m.low)} to {show(m.high)}"
+    interval = "–" if m.low is None or m.high is None else f"{show(m.low)} to {show(m.high)}"
+    if key in _POINTS and (m.low, m.high) == (0, 1):
+        interval = "cannot be told"
     return [show(m.value), interval, "–" if m.floor is None else show(m.floor)]
 
 
@@ -156,10 +158,9 @@ def group_rows(numbers: ModelNumbers) -> list[list[str]]:
     """The calibration of each group as text: a heading, then one row for each of the largest groups."""
     rows = [["group", "rows", "confidence", "accuracy", "difference, points", f"{numbers.level:.0%} interval"]]
     for group in numbers.groups[:MOST_GROUPS]:
-        gap, low, high = (None if group[k] is None else 100 * group[k] for k in ("gap", "gap_low", "gap_high"))
         shares = [f"{100 * group[key]:.1f} %" for key in ("mean_confidence", "frequency")]
-        interval = "–" if low is None else f"{low:+.1f} to {high:+.1f}"
-        rows.append([str(group["name"]), f"{group['n']:,}", *shares, "–" if gap is None else f"{gap:+.1f}", interval])
+        gap, low, high = (points(group[key]) for key in ("gap", "gap_low", "gap_high"))
+        rows.append([str(group["name"]), f"{group['n']:,}", *shares, gap, low if low == high else f"{low} to {high}"])
     if left := len(numbers.groups[MOST_GROUPS:]) + numbers.groups_left_out:
         rows.append([f"and {left:,} more", *[""] * 5])
     return rows
@@ -174,8 +175,14 @@ def difference_rows(entry: Mapping[str, Any]) -> list[list[str]]:
             rows.append([label, "–", "–", "–"])
         else:
             p = "< 0.001" if d["p_value"] < 0.001 else f"{d['p_value']:.3f}"
-            rows.append([label, f"{d['value']:+.4f}", f"{d['low']:+.4f} to {d['high']:+.4f}", p])
+            value, low, high = (format_signed(d[end], 4) for end in ("value", "low", "high"))
+            rows.append([label, value, f"{low} to {high}", p])
     return rows
+
+
+def points(difference: float | None) -> str:
+    """A difference of fractions in percentage points, with its sign."""
+    return format_signed(None if difference is None else 100 * difference)
 
 
 def _text_table(rows: Sequence[Sequence[str]]) -> str:
