@@ -90,7 +90,7 @@ def test_copies_are_held_out_together():
     np.testing.assert_array_equal(clf.oof_proba_[:80], clf.oof_proba_[80:])
 
 
-def test_validation_rows_are_projected_on_the_axes_of_training_rows():
+def test_validation_rows_use_the_axes_of_training_rows():
     X, y = rare_words(200)
     clf = clone(QUICK["self-calibrated"]).fit(X[:120], y[:120], X_val=X[120:], y_val=y[120:])
     alone = clone(QUICK["self-calibrated"]).fit(X[:120], y[:120])
@@ -140,7 +140,7 @@ def topics(n: int, seed: int) -> tuple[sparse.csr_array, np.ndarray]:
     return sparse.csr_array(weights / np.linalg.norm(weights, axis=1, keepdims=True)), y
 
 
-def test_the_pool_is_as_good_as_a_calibrated_support_vector_machine():
+def test_the_pool_is_as_good_as_calibrated_margins():
     (X, y), (new, labels) = topics(600, 0), topics(2000, 1)
     rival = CrossCalibrated(LinearSVC(random_state=0), random_state=0).fit(X, y)
     clf = SelfCalibratedClassifier((8,), repeats=1, members=("network", "linear"), epochs=20, random_state=0).fit(X, y)

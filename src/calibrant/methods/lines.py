@@ -28,6 +28,9 @@ from calibrant.posthoc import StructuredMatrix
 _NEWTON = 400
 """Up to this many coefficients, Newton's method is used, which needs few steps; above, L-BFGS."""
 
+MANY_CLASSES = 50
+"""With more classes, a full matrix has too many entries to be worth fitting."""
+
 
 @dataclass(frozen=True)
 class Line:
@@ -151,7 +154,7 @@ def cross_fit_sparse(rows: Rows, folds: Folds, seed: int, judged: Callable[[np.n
 
     Both are cross-fitted. Each gets the factor with the lowest held-out loss. Their mean is then corrected by
     structured matrix scaling, which is fitted to held-out rows: with many classes, it learns which of them are often
-    confused. With few rows, it is nearly the identity.
+    confused. With few rows, it is nearly the identity. With more than ``MANY_CLASSES`` classes, it is left out.
 
     Parameters
     ----------
@@ -166,12 +169,14 @@ def cross_fit_sparse(rows: Rows, folds: Folds, seed: int, judged: Callable[[np.n
         factor = logit_scale(judged(member.held_out)) / len(members)
         weight, bias = weight + factor * member.model.weight, bias + factor * member.model.bias
         held_out = held_out + factor * member.held_out
-    sample = judged(held_out)
-    map = StructuredMatrix().fit(sample.inputs, sample.labels, sample.sample_weight)
-    line = Line(weight / map.temperature_, bias / map.temperature_, map.coefficients_)
-    return CrossFittedMember(
-        log_softmax(linked(held_out / map.temperature_, line.link), axis=1), line, members[0].place
-    )
+        place = member.place
+    line = Line(np.asarray(weight), np.asarray(bias))
+    if rows.n_classes <= MANY_CLASSES:
+        sample = judged(np.asarray(held_out))
+        map = StructuredMatrix().fit(sample.inputs, sample.labels, sample.sample_weight)
+        line = Line(line.weight / map.temperature_, line.bias / map.temperature_, map.coefficients_)
+        held_out = linked(held_out / map.temperature_, map.coefficients_)
+    return CrossFittedMember(log_softmax(held_out, axis=1), line, place)
 
 
 def _line(coef: np.ndarray, intercept: np.ndarray, present: np.ndarray, train: Rows) -> Line:
