@@ -173,7 +173,7 @@ def _check_weights(sample_weight: Any, n: int) -> np.ndarray:
 
 
 def _check_groups(groups: Any, n: int) -> np.ndarray:
-    names = class_names(groups)
+    names = class_names(groups, "groups")
     if names.shape != (n,):
         raise ValueError(f"groups must be 1-D with {n} entries, one per prediction; got shape {names.shape}.")
     if names.dtype == object or names.dtype.kind == "f":
