@@ -4,7 +4,7 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
 
-.PHONY: help setup reproduce test test-all bench docs lint format build clean
+.PHONY: help setup reproduce test test-all picture bench docs lint format build clean
 
 help:           ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 14
@@ -31,6 +31,16 @@ test: setup     ## the fast tests
 
 test-all: setup ## every test, the slow ones too
 	$(PY) -m pytest -n 2 --dist loadfile -m ''
+
+# The same picture code runs on both versions, unless the former version has its own.
+picture: export OMP_NUM_THREADS = 1
+picture: setup  ## compare what the code computes with that of another commit, to the bit: make picture BASE=<commit>
+	@test -n "$(BASE)" || { echo "name the commit to compare with: make picture BASE=<commit>"; exit 1; }
+	rm -rf out/base && mkdir -p out/base && git archive $(BASE) src tests | tar -x -C out/base
+	test -f out/base/tests/picture.py || cp tests/picture.py out/base/tests/
+	$(PY) -m tests.picture out/picture.json
+	cd out/base && PYTHONPATH=src ../../$(PY) -m tests.picture ../picture-base.json
+	$(PY) -m tests.picture out/picture-base.json out/picture.json
 
 bench: setup    ## measure, and write results/bench.json
 	$(PY) -m benchmarks

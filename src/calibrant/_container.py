@@ -75,18 +75,10 @@ def read_content(raw: bytes) -> Any:
         return None
 
 
-def read_metadata(raw: bytes) -> dict[str, Any]:
-    """The metadata of any safetensors file that :func:`read_content` accepted; empty without any."""
-    found = _header(raw).get("__metadata__")
-    return found if isinstance(found, dict) else {}
-
-
-def check(raw: bytes, *, may_lack: bool) -> None:
-    """Raise a ValueError if the checksum of a container is wrong; old files ``may_lack`` one."""
+def check(raw: bytes) -> None:
+    """Raise a ValueError if the checksum of a container is wrong or missing."""
     header = _header(raw)
     told = header["__metadata__"].pop(_SUM, None)
-    if told is None and may_lack and set(header["__metadata__"]) == {_TEXT}:
-        return
     begin = 8 + int.from_bytes(raw[:8], "little")
     if told != _checksum(header, [memoryview(raw)[begin:]]):
         raise ValueError("its checksum does not fit its content")

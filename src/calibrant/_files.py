@@ -6,7 +6,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ from calibrant._container import check, read_arrays, read_bytes, read_content, w
 from calibrant._version import __version__
 
 NAME, VERSION = "calibrant", 4
-"""The format name and version in the header of every file. Newer versions read all older formats."""
+"""The format name and version in the header of every file. Only files of this version are read."""
 READERS = {
     "classifier": "calibrant.estimators.load_classifier",
     "calibrator": "calibrant.posthoc.load_calibrator",
@@ -36,14 +36,12 @@ Tree = dict[str, Any]
 class Format:
     """A kind of file: the name of its content, the classes that it may hold, and the function that writes it.
 
-    ``former`` names the formats of version 3 and before, when each kind had its own, with the versions that are read.
     With ``tensors``, arrays are read as torch tensors.
     """
 
     noun: str
     known: Mapping[str, type]
     writer: str
-    former: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     tensors: bool = False
 
     @property
@@ -71,15 +69,10 @@ class Format:
 
     def read(self, path: str | os.PathLike[str], build: Callable[[type, dict[str, Any], Arrays], Any]) -> Any:
         """Read a file and return ``build(class, header, arrays)``; raises a ValueError if the file is not valid."""
-        return self.read_raw(path, read_bytes(path), build)
-
-    def read_raw(
-        self, path: str | os.PathLike[str], raw: bytes, build: Callable[[type, dict[str, Any], Arrays], Any]
-    ) -> Any:
-        """The same for the bytes of a file."""
+        raw = read_bytes(path)
         try:
             header = self._header(read_content(raw), path)
-            check(raw, may_lack=header["format"] != NAME)
+            check(raw)
             arrays = read_arrays(raw, tensors=self.tensors)
         except SafetensorError as error:
             raise ValueError(
@@ -98,27 +91,25 @@ class Format:
             ) from None
 
     def _header(self, header: Any, path: str | os.PathLike[str]) -> dict[str, Any]:
-        """The header in its newest form; raises an error if the file is of another kind."""
-        name = str(header.get("format")) if isinstance(header, dict) else ""
-        holds = header.get("holds") if name == NAME else self.noun
-        if name != NAME and name not in self.former:
+        """The header; raises an error if the file is of another kind or version."""
+        if not isinstance(header, dict) or header.get("format") != NAME:
             raise _Wrong(
                 f"{path} is a safetensors file but not {self._one}: its header does not name the format {NAME}. "
                 f"Give a file that {self.writer} wrote."
             )
         version = header.get("version")
-        if version not in ((VERSION,) if name == NAME else self.former[name]):
+        if version != VERSION:
             raise _Wrong(_version_sentence(path, version, header.get("calibrant")))
+        holds = header.get("holds")
         if holds != self.noun:
             reader = READERS.get(str(holds), "a newer calibrant")
             raise _Wrong(f"{path} is not {self._one}: its kind is {holds!r}. Read it with {reader}.")
-        found = header if name == NAME else {**header, "class": header.get(self.noun)}
-        if not isinstance(found.get("class"), str) or found["class"] not in self.known:
+        if not isinstance(header.get("class"), str) or header["class"] not in self.known:
             raise _Wrong(
-                f"{path} holds {self._one} {found.get('class')!r}, unknown to calibrant {__version__}. Use a newer "
+                f"{path} holds {self._one} {header.get('class')!r}, unknown to calibrant {__version__}. Use a newer "
                 f"version; this one knows {', '.join(self.known)}."
             )
-        return found
+        return header
 
 
 class _Wrong(ValueError):
@@ -130,7 +121,7 @@ def _version_sentence(path: str | os.PathLike[str], version: Any, writer: Any) -
     what = "Install a newer calibrant" if newer else "Install the calibrant that wrote it"
     return (
         f"{path} has version {version} of the format (written by calibrant {writer}); this is calibrant "
-        f"{__version__}, which reads versions up to {VERSION}. {what}, or fit and save again."
+        f"{__version__}, which reads version {VERSION}. {what}, or fit and save again."
     )
 
 
@@ -150,7 +141,7 @@ def read_about(path: str | os.PathLike[str]) -> dict[str, Any]:
     raw = read_bytes(path)
     try:
         content = read_content(raw)
-        check(raw, may_lack=True)
+        check(raw)
         return dict(content.get("about", {}))
     except (SafetensorError, ValueError, TypeError, AttributeError, KeyError):
         raise ValueError(f"{path} is not a file of calibrant, or is damaged. Give a file that save wrote.") from None

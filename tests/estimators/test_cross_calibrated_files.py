@@ -82,8 +82,8 @@ def test_a_fold_with_one_class_is_stored(tmp_path):
 @pytest.mark.parametrize(
     ("estimator", "words"),
     [
-        (RandomForestClassifier(3), "cannot write a RandomForestClassifier without pickle"),
-        (make_pipeline(RandomForestClassifier(3)), "cannot write a RandomForestClassifier without pickle"),
+        (RandomForestClassifier(3), "got a RandomForestClassifier"),
+        (make_pipeline(RandomForestClassifier(3)), "got a RandomForestClassifier"),
         (HistGradientBoostingClassifier(max_iter=2, categorical_features=[0]), "categorical columns"),
     ],
 )

@@ -179,6 +179,18 @@ def test_validation_parts_go_through_the_same_encoder():
     assert fitted.score(frame, y) > 0.8
 
 
+def test_class_weights_that_change_shares_get_a_warning():
+    X, y = three_classes()
+    rows = np.flatnonzero((y > 0) | (np.arange(len(y)) % 10 == 0))
+    balanced = clone(QUICK_ONE).set_params(class_weight="balanced", epochs=1)
+    with pytest.warns(UserWarning, match=r"class 0 has a share of 33\.3% instead of") as caught:
+        balanced.fit(X[rows], y[rows])
+    assert caught[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        balanced.fit(X, y)  # the classes are equally frequent
+
+
 @light
 def test_class_weights_are_sample_weights_by_class(quick):
     X, y = three_classes()

@@ -103,6 +103,17 @@ def test_abstention_that_cannot_be_told_apart():
 
 
 @each
+def test_nobody_is_suspected_if_nothing_was_learned(quick):
+    X, y = np.tile([[0.0], [0.0], [1.0], [1.0]], (60, 1)), np.tile([0, 1], 120)
+    fitted = clone(quick).fit(X, y)
+    assert fitted.learned_ is False
+    assert len(fitted.suspects()) == 0
+    assert len(fitted.suspects(n=3)) == 3
+    X, y = three_classes(300)
+    assert clone(quick).set_params(epochs=60).fit(X, y).learned_ is True
+
+
+@each
 def test_flipped_labels_are_suspected(quick):
     X, y = three_classes(300)
     flipped = np.random.default_rng(1).random(300) < 0.15

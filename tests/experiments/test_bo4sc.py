@@ -9,7 +9,6 @@ import pytest
 
 from calibrant.experiments.bo4sc import figures, grid, page
 from calibrant.experiments.bo4sc import study as bo4sc
-from calibrant.experiments.common.old_names import read_with_current_names
 from calibrant.experiments.common.records import (
     MEASURED,
     ClassifierOutput,
@@ -98,7 +97,8 @@ def test_the_files_of_a_run(written):
         "What the paper leaves open",
         "hides",
         "chosen on validation data by `calibrant sweep bo4sc --learning-rate 7`",
-        "set for 20 seeds",
+        "set for 20 seeds. This run has 2, which cannot decide them",
+        "measured, not judged",
     ):
         assert words in text
     assert "http://" not in text.replace("http://www.w3.org", "").replace("http://purl.org", "")
@@ -130,7 +130,7 @@ def test_the_committed_settings_are_what_the_committed_search_chose():
     file = Path(__file__).parents[2] / "results" / "bo4sc-grid.json"
     if not file.exists():
         pytest.skip("no results beside the tests")
-    results = read_with_current_names(file)
+    results = read_results(file)
     settings, origin = bo4sc.chosen_settings()
     assert {name: origin[name] for name in ("grid", "seeds")} == {n: results.config[n] for n in ("grid", "seeds")}
     for name, own in settings.items():
@@ -286,6 +286,37 @@ def test_report_says_whether_seeds_were_used_in_development():
     assert old.replace(page.seen(content), "") == new.replace(page.seen(further), "")
     searched = content._replace(records=[{"seed": 10_000}, {"seed": 10_900}])
     assert page.seen(searched).startswith("1 of these seeds was used")
+
+
+def fits_a_screen(text):
+    """With the two lines after it, which name the page and the time."""
+    return len(text.splitlines()) <= 22 and max(map(len, text.splitlines())) <= 100
+
+
+def test_the_last_screen_shows_the_papers_table():
+    content = stored()
+    few = content._replace(records=[r for r in content.records if r["seed"] < 3])
+    whole, quick = page.to_terminal(content), page.to_terminal(few)
+    assert fits_a_screen(whole)
+    assert fits_a_screen(quick)
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in whole.splitlines() if line.startswith("|")]
+    (row,) = [row for row in rows if row[:2] == ["blobs-1.7", "bo4sc"]]
+    assert (row[2], row[5]) == ("0.016", "0.859")
+    ece = page.mean(content.records, "ece10", "blobs-1.7", "bo4sc")
+    assert row[3].startswith(f"{ece.value:.3f} ± ")
+    assert "(in the paper: 5); below isotonic's on" in whole
+    assert "cannot decide" not in whole
+    assert "3 seeds cannot decide the targets" in quick
+
+
+def test_a_quick_run_judges_no_targets():
+    content = stored()
+    few = content._replace(records=[r for r in content.records if r["seed"] < 3])
+    assert "missed" in page.make_report(content, {}).to_markdown()
+    text = page.make_report(few, {}).to_markdown()
+    assert "| missed" not in text
+    assert "bo4sc: mean ECE-10 below standard's on all sets" in text
+    assert "so they are not judged here" in text
 
 
 def test_one_certain_error_does_not_make_the_nll_infinite():

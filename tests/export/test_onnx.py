@@ -120,7 +120,7 @@ def test_a_pool_that_knows_nothing_answers_with_the_frequencies(tmp_path):
     np.testing.assert_allclose(probs, classifier.predict_proba(X), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("file", ["version-3-self", "version-4-self", "version-4-frame", "version-2-bo4sc"])
+@pytest.mark.parametrize("file", ["version-4-self", "version-4-frame", "version-4-bo4sc"])
 def test_loaded_classifiers_can_be_written_too(file, tmp_path):
     classifier = load(HERE / f"{file}.calibrant")
     to_onnx(classifier, tmp_path / "model.onnx")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from scipy.optimize import minimize_scalar
+from scipy.optimize import approx_fprime, minimize_scalar
 from torch import fx, nn
 
 import calibrant
@@ -76,6 +76,19 @@ def test_a_temperature_has_the_least_penalised_loss():
     assert np.log(fit_map(z, y, hidden=0).factor) == pytest.approx(best.x, abs=1e-4)
     right = torch.eye(3, dtype=torch.float64).repeat(2, 1) * 5
     assert 1 < fit_map(right, torch.arange(6) % 3, hidden=0).factor < 2  # without the prior it would be infinite
+
+
+@pytest.mark.parametrize("hidden", [0, 5])
+def test_penalised_loss_and_its_gradient(hidden):
+    z, y = rows(50)
+    given = moved(hidden)
+    given.largest = 2.0  # the factor of some rows is at its bound
+    loss = confidence_map._Penalised(given, z, y, torch.linspace(0.5, 1.5, 50, dtype=torch.float64))
+    flat = torch.cat([v.reshape(-1) for v in given.parameters()]).numpy() + 0.1
+    assert loss(flat)[1] == pytest.approx(approx_fprime(flat, lambda own: loss(own)[0], 1e-7), abs=1e-4)
+    mapped = F.cross_entropy(given(z), y, reduction="none") @ torch.from_numpy(loss.share)
+    prior = sum((v**2).sum() for v in (given.first, given.first_bias, given.second * 10, given.constant * 2)) / 2
+    assert loss(flat - 0.1)[0] == pytest.approx(float(mapped + prior))
 
 
 def test_a_weight_of_two_is_a_row_twice():

@@ -10,9 +10,10 @@ from torch.utils.data import DataLoader, TensorDataset
 import calibrant
 from calibrant.methods import CrossFitted, Part, Task, default_method
 from calibrant.methods.confidence_map import WithConfidenceMap
-from calibrant.methods.default import NEW, PLAIN, TUNED, TUNED_LARGE
+from calibrant.methods.default import NEW, PLAIN, TUNED
 from calibrant.methods.loaded import as_part
-from calibrant.methods.newness import is_new
+from calibrant.methods.newness import is_new, is_pretrained
+from calibrant.methods.recipes import RECIPES
 from calibrant.methods.task import Unchanged
 from calibrant.methods.varied_rates import VariedRates
 from calibrant.metrics import nll
@@ -28,14 +29,16 @@ def test_small_data_get_several_networks_and_everything_else_one():
     for model in (net, None, lambda seed: nn.Linear(2, 2)):
         assert default_method(model, small) == CrossFitted()
     assert default_method(net, Task(part(20), None, 2)) == CrossFitted()
-    assert default_method(net, large) == WithConfidenceMap(NEW)
-    assert default_method(net, large, "temperature") == WithConfidenceMap(NEW, hidden=0)
-    assert default_method(net, Task(part(5000), None, 2)) == NEW
+    recipe = RECIPES["perceptron"]
+    assert default_method(net, large) == WithConfidenceMap(recipe)
+    assert default_method(net, large, "temperature") == WithConfidenceMap(recipe, hidden=0)
+    assert default_method(net, Task(part(5000), None, 2)) == recipe
 
 
 def test_loaders_of_few_samples_get_several_networks_too():
     net, samples = nn.Linear(2, 2), TensorDataset(torch.randn(20, 2), torch.arange(20) % 2)
-    several, one = WithConfidenceMap(VariedRates(NEW, 3)), WithConfidenceMap(NEW)
+    recipe = RECIPES["perceptron"]
+    several, one = WithConfidenceMap(VariedRates(NEW, 3)), WithConfidenceMap(recipe)
     many = TensorDataset(torch.zeros(5000, 2), torch.arange(5000) % 2)
     cases = {
         "few": (DataLoader(samples, batch_size=5, shuffle=True), several),
@@ -45,7 +48,7 @@ def test_loaders_of_few_samples_get_several_networks_too():
     for name, (loader, method) in cases.items():
         given = as_part(loader, net)
         assert default_method(net, Task(given, part(10), 2)) == method, name
-        assert default_method(net, Task(given, None, 2)) == NEW
+        assert default_method(net, Task(given, None, 2)) == recipe
 
 
 def test_an_error_about_the_number_of_networks_names_the_argument():
@@ -76,6 +79,7 @@ def test_a_network_is_new_until_it_is_trained(name):
         sum((p * torch.randn_like(p)).sum() for p in net.parameters()).backward()
         optimizer.step()
     assert not is_new(net)
+    assert is_pretrained(net)
 
 
 def test_trained_networks_are_tuned_and_large_ones_trained_once():
@@ -86,9 +90,10 @@ def test_trained_networks_are_tuned_and_large_ones_trained_once():
     for net in (frozen, seen, Unchanged(seen)):
         assert default_method(net, task) == WithConfidenceMap(VariedRates(TUNED, 3))
     large = nn.Sequential(nn.Linear(2, 600), nn.Linear(600, 2000), nn.Linear(2000, 2))
-    assert default_method(large, task) == WithConfidenceMap(NEW)
+    assert default_method(large, task) == WithConfidenceMap(RECIPES["perceptron"])
     large[0].bias.requires_grad_(False)
-    assert default_method(Unchanged(large), task) == WithConfidenceMap(TUNED_LARGE)
+    assert default_method(Unchanged(large), task) == WithConfidenceMap(RECIPES["pretrained"])
+    assert default_method(large, task, pretrained=False) == WithConfidenceMap(RECIPES["perceptron"])
 
 
 class NoHead(nn.Module):
@@ -106,8 +111,8 @@ def test_large_data_get_one_network_with_or_without_a_head():
     large = Task(part(5000), part(10), 2)
     frozen = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     frozen[0].weight.requires_grad_(False)
-    for net, base in ((NoHead(), NEW), (frozen, TUNED)):
-        assert default_method(net, large) == WithConfidenceMap(base)
+    for net, kind in ((NoHead(), "perceptron"), (frozen, "pretrained")):
+        assert default_method(net, large) == WithConfidenceMap(RECIPES[kind])
 
 
 class Recurrent(nn.Module):

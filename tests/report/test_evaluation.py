@@ -1,7 +1,9 @@
 """Tests of `calibrant.evaluate`: inputs, verdicts, and numbers equal to the metrics."""
 
 import json
+import re
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -13,6 +15,10 @@ import calibrant
 from calibrant import metrics
 from calibrant._inputs import Logits
 from calibrant.report.evaluation.numbers import off
+from calibrant.report.evaluation.reading import read_matrix
+from calibrant.report.evaluation.result import measure_rows
+from calibrant.report.evaluation.verdict import judge
+from calibrant.report.numbers import format_signed
 from calibrant.selective import aurc
 
 
@@ -75,6 +81,17 @@ def test_opposite_errors_are_miscalibration_without_a_direction():
     verdict = calibrant.evaluate(confidence=confidence, correct=correct, n_resamples=20).verdict
     assert verdict.kind == "miscalibrated"
     assert "too high in some places and too low in others" in verdict.sentence
+
+
+def test_the_verdict_compares_the_accuracy_with_the_largest_class():
+    labels = np.arange(1000) % 10 < 6
+    shares = np.tile([0.4, 0.6], (1000, 1))
+    verdict = calibrant.evaluate(shares, labels, classes=["stay", "churn"]).verdict
+    assert verdict.sentence.startswith(
+        "Accuracy is not clearly above that of always predicting churn, which is right in 60.0% of the rows: 60.0%"
+    )
+    better = np.where(labels[:, None], [0.2, 0.8], [0.8, 0.2])
+    assert "always predicting" not in str(calibrant.evaluate(better, labels).verdict)
 
 
 def test_few_rows_are_no_verdict():
@@ -377,3 +394,78 @@ def test_a_score_of_the_other_class_is_noticed():
         calibrant.evaluate(rng.random(200), labels, n_resamples=20)  # no better than chance
         calibrant.evaluate(score[:8], labels[:8], n_resamples=20)
     assert right.models["model"].measures["nll"].value < np.log(2)
+
+
+def two_groups(gap, n=4000):
+    """A calibrated model as a whole: confidence is too high by ``gap`` in one group, and too low in the other."""
+    rng = np.random.default_rng(0)
+    confidence, high = rng.uniform(0.6, 0.9, n), np.arange(n) % 2 == 0
+    correct = rng.random(n) < confidence - np.where(high, gap, -gap)
+    return {"confidence": confidence, "correct": correct, "groups": np.where(high, "high", "low")}
+
+
+def test_a_good_verdict_names_the_parts_that_are_off():
+    for gap, words in ((0.0, "No sign of miscalibration: "), (0.1, "No sign of miscalibration over all rows: ")):
+        result = calibrant.evaluate(**two_groups(gap), n_resamples=20)
+        assert result.verdict.kind == "calibrated"
+        assert result.verdict.sentence.startswith(words)
+        assert ("But for 2 of 2 groups confidence is off by more than chance" in str(result)) == (gap > 0)
+        assert ('class="verdict partly"' in result.to_html()) == (gap > 0)
+
+
+def shifted(n_classes, n=4000):
+    """Probabilities that are too high for the last class and too low for the first one."""
+    rng = np.random.default_rng(0)
+    probs = rng.dirichlet(np.full(n_classes, 4.0), n)
+    true = probs + np.array([0.08, *[0.0] * (n_classes - 2), -0.08])
+    return probs, (true.cumsum(axis=1) > rng.random((n, 1))).argmax(axis=1)
+
+
+def test_the_classes_that_are_off_are_told():
+    text = str(calibrant.evaluate(*shifted(3), classes=["a", "b", "c"], n_resamples=20).verdict)
+    assert re.search(
+        r"or 2 of 3 classes its probability is off by more than chance: the worst is [ac], \d+\.\d poi", text
+    )
+    text = str(calibrant.evaluate(*shifted(2), classes=["no", "yes"], n_resamples=20).verdict)
+    assert re.search(r"or class yes its probability is off by more than chance: \d+\.\d points too high", text)
+
+
+@pytest.mark.parametrize(("p_value", "kind"), [(0.052, "calibrated"), (0.049, "miscalibrated")])
+def test_the_verdict_turns_at_a_p_value_of_one_twentieth(p_value, kind):
+    numbers = calibrant.evaluate(**two_groups(0.0), n_resamples=20).models["model"]
+    assert judge(replace(numbers, test=replace(numbers.test, p_value=p_value))).kind == kind
+
+
+def test_printed_gaps_of_groups_are_points():
+    result = calibrant.evaluate(**two_groups(0.1), n_resamples=20)
+    lines = {line.split()[0]: line for line in str(result).splitlines() if line.startswith(("high ", "low "))}
+    page = result.to_html()
+    for row in result.models["model"].groups:
+        ends = [f"{100 * row[key]:+.1f}".replace("-", "−") for key in ("gap", "gap_low", "gap_high")]
+        assert lines[row["name"]].split()[-4:] == [ends[0], ends[1], "to", ends[2]]
+        assert f'">{ends[0]}</td>' in page
+        assert f">{ends[1]} to {ends[2]}</td>" in page
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.04, "0.0"), (-0.04, "0.0"), (-0.06, "−0.1"), (1.0, "+1.0"), (None, "–")]
+)
+def test_differences_have_a_sign_unless_they_round_to_zero(value, text):
+    assert format_signed(value) == text
+
+
+def test_an_interval_that_says_nothing_is_left_out(over):
+    numbers = over[2].models["model"]
+    for high, text in ((1.0, "cannot be told"), (0.99, "0.00 % to 99.00 %")):
+        measures = numbers.measures | {"mce": replace(numbers.measures["mce"], low=0.0, high=high)}
+        (mce,) = [row for row in measure_rows(replace(numbers, measures=measures)) if row[0] == "MCE"]
+        assert mce[2] == text
+
+
+def test_a_score_without_information_is_rarely_called_reversed():
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for seed in range(20):
+            rng = np.random.default_rng(seed)
+            read_matrix(rng.random(300), rng.integers(0, 2, 300), from_logits=False, classes=None)
+    assert len(caught) <= 1

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from calibrant import metrics, report
+from calibrant import report
 from calibrant.metrics import Estimate, excludes_zero, mean_interval
 from calibrant.report import builder as builder_module
 from calibrant.report import by_seed, format_number
@@ -57,9 +57,3 @@ def test_how_numbers_are_written(value, text):
 @pytest.mark.parametrize("module", [report, builder_module])
 def test_examples_run(module):
     assert doctest.testmod(module).failed == 0
-
-
-@pytest.mark.parametrize("name", ["excludes_zero", "mean_interval", "paired_difference", "ratio_of_means"])
-def test_moved_names_warn_and_still_work(name):
-    with pytest.warns(DeprecationWarning, match="import it from calibrant.metrics"):
-        assert getattr(report, name) is getattr(metrics, name)

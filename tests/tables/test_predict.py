@@ -234,7 +234,7 @@ def test_needs_no_matplotlib_or_jinja_and_stops_with_its_reader(trained):
     assert process.stdout.readline().startswith("row,predicted,confidence")
     process.stdout.close()
     assert process.stderr.read() == ""
-    assert process.wait() == 0
+    assert process.wait() == 141
 
 
 def test_standard_output_is_utf8_in_every_locale(trained, new):

@@ -485,6 +485,47 @@ def test_training_takes_less_time_than_the_command(quick, tmp_path):
     assert 0 <= seconds <= time.perf_counter() - begin + 0.01
 
 
+def test_a_table_that_teaches_nothing_is_not_a_success(quick, tmp_path):
+    table = pd.DataFrame({"x": np.tile([0, 0, 1, 1], 100), "case": np.arange(400), "left": np.tile(["no", "yes"], 200)})
+    table.to_csv(tmp_path / "t.csv", index=False)
+    done = invoke("train", tmp_path / "t.csv", "--target", "left", "--groups", "case", "--out", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    assert "Accuracy is not clearly above that of always predicting" in done.stdout
+    assert "Nothing was learned: on held-out training rows" in done.stdout
+    assert pd.read_csv(tmp_path / "out" / "suspects.csv").empty
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "Nothing was learned" in page
+
+
+def test_free_text_is_learned_from_named_and_predicted(quick, tmp_path):
+    rng = np.random.default_rng(0)
+    levels, fields = ["Senior", "Junior", "Lead", "Chief"], ["Software", "Data", "Sales", "Nursing", "Legal", "Civil"]
+    jobs = ["Engineer", "Manager", "Analyst", "Officer", "Consultant"]
+    titles = [
+        " ".join(words) for words in zip(*(rng.choice(part, 240) for part in (levels, fields, jobs)), strict=True)
+    ]
+    table = pd.DataFrame({"title": titles, "wine": rng.choice(["dry red", "dry white", "sweet red"], 240)})
+    table["pay"] = np.where(table["title"].str.contains("Senior|Lead|Chief"), "high", "low")
+    table.to_csv(tmp_path / "t.csv", index=False)
+    done = invoke("train", tmp_path / "t.csv", "--target", "pay", "--out", tmp_path / "out", "--text", "wine", "--json")
+    assert done.exit_code == 0, done.output
+    kinds = json.loads(done.stdout)["data"]["columns"]
+    assert kinds == {"title": "text (15 words)", "wine": "text (4 words)"}
+    assert "Text: title (15 words), wine (4 words)." in done.stderr
+    assert done.stderr.count("Column 'title' is read as free text") == 1
+    assert "read as free text" in (tmp_path / "out" / "report.html").read_text()
+    (tmp_path / "new.csv").write_text("title,wine\nSenior Welder,dry red\n,\n1234,5678\n")
+    done = invoke("predict", tmp_path / "out" / "model.calibrant", tmp_path / "new.csv", "--out", tmp_path / "p.csv")
+    assert done.exit_code == 0, done.output
+    assert pd.read_csv(tmp_path / "p.csv")["prob_high"].between(0, 1).all()
+
+
+def test_text_without_words_in_common_is_left_out(quick, table, tmp_path):
+    done = invoke("train", table, "--target", "left?", "--out", tmp_path / "out", "--text", "always")
+    assert done.exit_code == 0, done.output
+    assert "Left out: always (no words in common)." in done.stderr
+
+
 def test_words():
     assert (count(1, "row"), count(2000, "row")) == ("1 row", "2,000 rows")
     assert listed(range(5), 3) == "0, 1, 2 and 2 more"

@@ -10,7 +10,6 @@
 torch.Size([60])
 """
 
-from calibrant._renamed import former_names
 from calibrant.bilevel.callbacks import (
     Callback,
     Checkpoint,
@@ -114,5 +113,3 @@ __all__ = [
     "standardisation",
     "variance_loss",
 ]
-
-__getattr__ = former_names(__name__, Grouped="GroupedOptimizer")

@@ -73,7 +73,11 @@ def check_arguments(
 
 
 def check_optimizers(
-    problem: Bilevel | Population, inner: Optimizer, outer: Optimizer | None, clip_norm: float | None
+    problem: Bilevel | Population,
+    hypergradient: hg.Hypergradient,
+    inner: Optimizer,
+    outer: Optimizer | None,
+    clip_norm: float | None,
 ) -> None:
     """Raise an error if an optimiser is not one of this package, or if its rates do not fit the problem."""
     for level, optimizer in (("inner", inner), ("outer", outer)):
@@ -96,5 +100,12 @@ def check_optimizers(
                 raise ValueError(
                     "The outer learning rate must be the same for all members of a tied group; got different ones."
                 )
+    if outer is not None and outer.clip_norm is not None:
+        raise ValueError("clip_norm of the outer optimiser must be None; pass clip_norm to solve instead.")
+    if inner.clip_norm is not None and hypergradient.moves and not hypergradient.direct:
+        raise ValueError(
+            f"clip_norm of the inner optimiser must be None, because {hypergradient!r} differentiates training steps "
+            f"and clipping has no derivative here; got {inner.clip_norm}."
+        )
     if clip_norm is not None and not clip_norm > 0:
         raise ValueError(f"clip_norm must be positive, or None for no clipping; got {clip_norm}.")

@@ -12,17 +12,14 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError
 from torch import Tensor
 
-from calibrant._container import check, read_arrays, read_bytes, read_content, read_metadata, write_container
-from calibrant._renamed import former_names
+from calibrant._container import check, read_arrays, read_bytes, read_content, write_container
 from calibrant.bilevel.dynamics import State
-from calibrant.bilevel.fingerprint import differences, present_name
+from calibrant.bilevel.fingerprint import differences
 
 if TYPE_CHECKING:
     from calibrant.bilevel.run import Run
 
 FORMAT = "calibrant-run-3"
-WITHOUT_CHECKSUM = "calibrant-run-2"
-"""The format before this one, which is still read."""
 
 
 def save_run(path: str | Path, run: Run) -> None:
@@ -58,7 +55,7 @@ def load_run(path: str | Path, run: Run) -> None:
     """Restore a saved run into ``run``, which must be new and have the same problem and settings."""
     plain, tensors = _read(path)
     tensors = {name: tensor.to(run.phi.device) for name, tensor in tensors.items()}
-    saved_with = present_name(plain["hypergradient"])
+    saved_with = plain["hypergradient"]
     if saved_with != repr(run.hypergradient):
         raise ValueError(
             f"{path} was written with hypergradient {saved_with}, but this run uses {run.hypergradient!r}. Resume with "
@@ -99,25 +96,20 @@ def _read(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The JSON part and the tensors of a checkpoint. A ValueError says what is wrong with a file."""
     raw = read_bytes(path)
     try:
-        content, metadata = read_content(raw), read_metadata(raw)
+        content = read_content(raw)
     except SafetensorError as error:
         raise ValueError(
             f"{path} is not a Calibrant checkpoint, or was cut off: {error}. Give a file that the callback Checkpoint "
             "wrote."
         ) from None
-    found = content.get("format") if isinstance(content, dict) else metadata.get("format")
-    if found not in (FORMAT, WITHOUT_CHECKSUM):
-        raise ValueError(f"The format of {path} must be {FORMAT!r}; got {found!r}.")
-    if not isinstance(content, dict):
-        return json.loads(metadata["run"]), read_arrays(raw, tensors=True)
+    file_format = content.get("format") if isinstance(content, dict) else None
+    if file_format != FORMAT:
+        raise ValueError(f"The format of {path} must be {FORMAT!r}; got {file_format!r}.")
     try:
-        check(raw, may_lack=False)
+        check(raw)
     except ValueError as error:
         raise ValueError(f"The checkpoint {path} is damaged: {error}. Start the run again without it.") from None
     return content["run"], read_arrays(raw, tensors=True)
-
-
-__getattr__ = former_names(__name__, save="save_run", load="load_run")
 
 
 def _tensors(run: Run) -> dict[str, Tensor]:

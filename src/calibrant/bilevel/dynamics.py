@@ -105,5 +105,7 @@ class Dynamics:
 
     def _update(self, state: State, grad: Tensor, buffers: Tensors) -> State:
         with torch.no_grad():
+            if self.optimizer.clip_norm is not None:
+                grad = self.optimizer.clip_(grad.clone())
             params, moments = self.optimizer.update(state.params, state.moments, grad, state.step + 1)
         return State(params, moments, buffers, state.step + 1)

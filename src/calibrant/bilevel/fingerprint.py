@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -54,16 +53,8 @@ def fingerprint(run: Run) -> Settings:
 
 def differences(there: Settings, here: Settings) -> list[str]:
     """The differences between the fingerprint in a file, ``there``, and that of this run, as parts of a sentence."""
-    there = {present_name(name): present_name(value) for name, value in there.items()}
     names = [name for name in here | there if not _same(there.get(name), here.get(name))]
     return [_difference(name, there.get(name), here.get(name)) for name in names]
-
-
-def present_name(text: Any) -> Any:
-    """A text from an older checkpoint with the present names of settings. Other values are returned unchanged."""
-    if not isinstance(text, str):
-        return text
-    return re.sub(r"\blr\b", "learning_rate", re.sub(r"\bGrouped\b", "GroupedOptimizer", text))
 
 
 def _optimizer(prefix: str, optimizer: Optimizer | None) -> Settings:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant.bilevel.dynamics import Dynamics, State
 from calibrant.bilevel.head_levels import HeadLevels, Seen
 from calibrant.bilevel.hypergradients import (
@@ -23,7 +22,6 @@ from calibrant.bilevel.hypergradients import (
 from calibrant.bilevel.optimizers import SGD, Linearization
 
 
-@renamed_arguments(lr="learning_rate")
 @dataclass(frozen=True)
 class OneStep(Hypergradient):
     """The hypergradient through one look-ahead step.
@@ -50,8 +48,6 @@ class OneStep(Hypergradient):
     scope: Scope = "all"
     learning_rate: float | None = field(default=None, kw_only=True)
     first: Order = field(default="outer", kw_only=True)
-
-    lr = renamed_attribute("lr", "learning_rate")
 
     def __post_init__(self) -> None:
         super().__post_init__()

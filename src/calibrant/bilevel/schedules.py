@@ -12,13 +12,11 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from calibrant._renamed import renamed_arguments
 from calibrant.bilevel.optimizers import check_rate
 
 Schedule = Callable[[int], float | Tensor]
 
 
-@renamed_arguments(lr="learning_rate")
 def cosine(learning_rate: float | Tensor, steps: int, warmup: int = 0, final: float | Tensor = 0.0) -> Schedule:
     """Half a cosine from η down to ``final`` (SGDR without restarts, Loshchilov & Hutter 2017), after a warm-up.
 
@@ -42,7 +40,6 @@ def cosine(learning_rate: float | Tensor, steps: int, warmup: int = 0, final: fl
     return at
 
 
-@renamed_arguments(lr="learning_rate")
 def one_cycle(
     learning_rate: float | Tensor, steps: int, *, warmup: float = 0.3, initial: float = 25.0, final: float = 1e4
 ) -> Schedule:
@@ -73,7 +70,6 @@ def _between(start: float | Tensor, end: float | Tensor, share: float) -> float 
     return end + (start - end) * (0.5 * (1 + math.cos(math.pi * share)))
 
 
-@renamed_arguments(lr="learning_rate")
 def multistep(learning_rate: float | Tensor, milestones: Sequence[int], factor: float = 0.1) -> Schedule:
     """``η·factor^k`` at step ``t``, where ``k`` is the number of ``milestones`` that are at most ``t − 1``.
 
@@ -86,7 +82,6 @@ def multistep(learning_rate: float | Tensor, milestones: Sequence[int], factor: 
     return lambda step: learning_rate * factor ** sum(m < step for m in milestones)
 
 
-@renamed_arguments(lr="learning_rate")
 def exponential(learning_rate: float | Tensor, factor: float) -> Schedule:
     """``η·factor^(t − 1)`` at step ``t``."""
     check_rate("learning_rate", learning_rate)

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from calibrant._renamed import warn_renamed
 from calibrant._words import count, duration
 from calibrant.bilevel.outer_variables import OuterVariable
 from calibrant.bilevel.population import Population
@@ -137,16 +136,6 @@ class Solution:
             dim=1 if per_member else 0,
             out_dim=1,
         )
-
-    def predict(self, inputs: Any, *, rows: int | None = None) -> Any:
-        """The old name of :meth:`logits`."""
-        warn_renamed("Solution.predict", "logits", stacklevel=3)
-        return self.logits(inputs, rows=rows)
-
-    def predict_all(self, inputs: Any, *, per_member: bool = False, rows: int | None = None) -> Any:
-        """The old name of :meth:`logits_of_all`."""
-        warn_renamed("Solution.predict_all", "logits_of_all", stacklevel=3)
-        return self.logits_of_all(inputs, per_member=per_member, rows=rows)
 
     def _converted(self, inputs: Any) -> Any:
         """The inputs on the device and in the precision of the network, as in training."""

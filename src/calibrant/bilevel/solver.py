@@ -80,7 +80,7 @@ def solve(
         If a single problem diverges. A population records the failure of a member in ``solution.failures`` instead.
     """
     check_arguments(problem, hypergradient, outer_optimizer, outer_steps, restart, start)
-    check_optimizers(problem, inner_optimizer, outer_optimizer, clip_norm)
+    check_optimizers(problem, hypergradient, inner_optimizer, outer_optimizer, clip_norm)
     callbacks = as_callbacks(callbacks)
     begin = time.perf_counter()
     run = Run(

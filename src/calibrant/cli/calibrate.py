@@ -41,11 +41,12 @@ def calibrate(
     """
     from calibrant._whole import whole_file
     from calibrant.posthoc import Auto, save_calibrator
+    from calibrant.posthoc.registry import check_calibrator
     from calibrant.report.evaluation.files import read_predictions
-    from calibrant.report.evaluation.judging import fit_file, known_calibrator
+    from calibrant.report.evaluation.judging import fit_file
     from calibrant.report.evaluation.result import plain
 
-    known_calibrator(method, "--method")
+    check_calibrator(method, "--method")
     with notes_printed():
         file = read_predictions(predictions, labels=labels, columns=columns or (), logits=logits)
     with whole_file(out) as unfinished:
@@ -79,7 +80,9 @@ def apply(
     logits: AsLogits = False,
     as_json: AsJson = False,
 ) -> None:
-    """Calibrate a file of predictions: write prob_<class>, predicted and confidence, and its other columns.
+    """Calibrate a file of predictions: write its columns, and prob_<class>, predicted and confidence.
+
+    The raw predictions are kept as raw_prob_<class>, raw_logit_<class> or confidence_raw.
 
     For example:
 

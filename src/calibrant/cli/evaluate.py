@@ -73,15 +73,16 @@ def evaluate(
 
     calibrant evaluate logits.npy --logits --labels labels.npy --recalibrate auto --json
     """
+    from calibrant.posthoc.registry import check_calibrator
     from calibrant.report.evaluation.files import read_predictions
-    from calibrant.report.evaluation.judging import judge_files, known_calibrator
+    from calibrant.report.evaluation.judging import judge_files
 
     if out is not None:
         from calibrant.report.builder import need_jinja
 
         need_jinja()
     if recalibrate is not None:
-        known_calibrator(recalibrate, "--recalibrate")
+        check_calibrator(recalibrate, "--recalibrate")
     with notes_printed():
         files = [
             read_predictions(path, labels=labels, group=group, weight=weight, columns=columns or (), logits=logits)
@@ -92,23 +93,23 @@ def evaluate(
             files, recalibrate=recalibrate, positive=positive, rows=rows, level=level, bins=bins, seed=seed
         )
     choices = {name: calibrator.choice_ for name, calibrator in fitted.items() if hasattr(calibrator, "choice_")}
-    if as_json:
-        content = result.to_dict(rows=rows)
-        if choices:
-            content["chosen"] = choices
-        print_json(content)
-    else:
-        typer.echo(str(result))
-        for name, choice in choices.items():
-            typer.echo(f"\nChosen for {name}: {choice}")
-    if out is not None:
+    if out is not None:  # before anything is printed, because the reader of standard output may stop reading
         card = {"predictions": ", ".join(path.name for path in predictions)}
         if recalibrate is not None:
             card["recalibrated"] = f"{recalibrate}, fitted to {len(files[0]) - len(files[0]) // 2:,} other rows"
             card |= {f"chosen for {name}": choice for name, choice in choices.items()}
         result.to_html(out, rows=rows, title=title, card=card)
-        if not as_json:
-            typer.echo(f"\nWritten: {out}")
+    if as_json:
+        content = result.to_dict(rows=rows)
+        if choices:
+            content["chosen"] = choices
+        print_json(content)
+        return
+    typer.echo(str(result))
+    for name, choice in choices.items():
+        typer.echo(f"\nChosen for {name}: {choice}")
+    if out is not None:
+        typer.echo(f"\nWritten: {out}")
 
 
 def register(app: typer.Typer) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import shlex
 import sys
 from pathlib import Path
@@ -57,20 +56,16 @@ def predict(
     own = load_model(model)
     if out is None and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8", errors="strict")  # as in a file, and no value is changed
-    try:
-        found = predict_table(
-            own,
-            table,
-            sys.stdout if out is None else out,
-            chunk=chunk,
-            set_coverage=set_coverage,
-            keep=keep or (),
-            score=score,
-        )
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader, such as `head`, closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise typer.Exit(0) from None
+    found = predict_table(
+        own,
+        table,
+        sys.stdout if out is None else out,
+        chunk=chunk,
+        set_coverage=set_coverage,
+        keep=keep or (),
+        score=score,
+    )
+    sys.stdout.flush()
     if as_json:
         print_json(found.to_dict() | {"file": str(out)})
         return

@@ -5,10 +5,11 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -19,6 +20,8 @@ from calibrant._words import duration
 
 # The user can fix wrong values, files and connections, and missing packages; a sentence helps more than a traceback.
 EXPECTED = (ValueError, ImportError, OSError)
+BROKEN_PIPE = 141
+"""Exit status of a command whose reader closed the pipe: 128 + SIGPIPE, as in a shell."""
 
 
 class Sentences(TyperGroup):
@@ -27,8 +30,13 @@ class Sentences(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
+        except BrokenPipeError:  # the reader, such as `head`, has seen enough
+            for stream in (sys.stdout, sys.stderr):  # Python flushes both at exit
+                with suppress(OSError):
+                    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+            raise typer.Exit(BROKEN_PIPE) from None
         except EXPECTED as error:
-            if ctx.params.get("debug") or isinstance(error, BrokenPipeError):
+            if ctx.params.get("debug"):
                 raise
             typer.echo(f"calibrant: {one_line(error)}", err=True)
             raise typer.Exit(1) from None
@@ -63,7 +71,7 @@ class Tool(_Command):
         try:
             return super().invoke(ctx)
         except (*EXPECTED, MemoryError) as error:
-            if ctx.find_root().params.get("debug"):
+            if ctx.find_root().params.get("debug") or isinstance(error, BrokenPipeError):
                 raise
             typer.echo(f"calibrant: {one_line(error)}", err=True)
             raise typer.Exit(2) from None

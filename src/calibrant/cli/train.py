@@ -30,9 +30,22 @@ def train(
     groups: Annotated[
         str | None, typer.Option(help="Column of groups, such as patients; a group is never split between parts.")
     ] = None,
+    test_overlap: Annotated[
+        bool, typer.Option("--test-overlap", help="Accept test rows of groups that are also in training.")
+    ] = False,
+    time: Annotated[
+        str | None,
+        typer.Option(help="Column of dates or numbers, not used as an input; the newest rows are the test part."),
+    ] = None,
+    weight: Annotated[
+        str | None, typer.Option(help="Column of weights of the rows, for training and scores. Not an input.")
+    ] = None,
     drop: Annotated[list[str] | None, typer.Option(help="Columns to leave out.")] = None,
     categorical: Annotated[
         list[str] | None, typer.Option(help="Columns whose numbers are codes, not quantities.")
+    ] = None,
+    text: Annotated[
+        list[str] | None, typer.Option(help="Columns of free text that are not recognised as such.")
     ] = None,
     risk: Annotated[
         float, typer.Option(help="Withhold uncertain predictions, so that at most this share of the others is wrong.")
@@ -69,8 +82,12 @@ def train(
         val=None if val is None else share_or_file(val, "--val"),
         test=share_or_file(test, "--test"),
         groups=groups,
+        test_overlap=test_overlap,
+        time=time,
+        weight=weight,
         drop=tuple(drop or ()),
         categorical=tuple(categorical or ()),
+        text=tuple(text or ()),
         risk=risk,
         seed=seed,
         device=device.value,

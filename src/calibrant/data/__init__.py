@@ -1,6 +1,5 @@
 """Data: replayable streams of batches, synthetic problems with a known posterior, splits, and tables."""
 
-from calibrant._renamed import former_names
 from calibrant.data.bac import BAC, BACConstants, bac, bac_level
 from calibrant.data.batch import Batch
 from calibrant.data.encoder import TableEncoder
@@ -38,5 +37,3 @@ __all__ = [
     "split_indices",
     "train_val_test",
 ]
-
-__getattr__ = former_names(__name__, Problem="SyntheticProblem", Table="LabelledTable", load="load_problem")

@@ -9,8 +9,6 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from calibrant._renamed import warn_renamed
-
 Tensors = dict[str, Tensor]
 
 
@@ -30,12 +28,6 @@ class Batch(NamedTuple):
     hyper: Tensors = {}  # noqa: RUF012
     seed: int | None = None
     sample_weight: Tensor | None = None
-
-    @property
-    def weights(self) -> Tensor | None:
-        """The old name of ``sample_weight``."""
-        warn_renamed("Batch.weights", "sample_weight", stacklevel=3)
-        return self.sample_weight
 
     def weighted(self, losses: Tensor) -> Tensor:
         """Per-sample losses times sample weights, with mean ``Σ w_i·l_i / n``; unchanged without weights."""

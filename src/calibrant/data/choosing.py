@@ -1,4 +1,4 @@
-"""Choosing the encoding of a column: a quantity, a category, a date, or none."""
+"""Choosing the encoding of a column: a quantity, a category, a date, free text, or none."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from calibrant.data.columns import (
     without_strays,
 )
 from calibrant.data.encodings import Categorical, Dropped, Encoding, Numeric, listed, ordinal_encoder
+from calibrant.data.free_text import fit_free_text, is_free_text
 from calibrant.data.scaling import column_scale
 from calibrant.data.units import several_units
 
@@ -49,6 +50,8 @@ def choose(
     rows = counts.total()
     if not counts:
         return Dropped(name, "empty"), None
+    if not coded and is_free_text(counts, rows, max_categories):
+        return choose_text(name, column)
     mixed = None if coded else _meant_as_numbers(name, column)
     differs = len(counts) > max_categories and 2 * len(counts) > rows
     dates = not coded and all(map(_ISO_DATE.fullmatch, counts))
@@ -65,6 +68,20 @@ def choose(
         "others share one."
     )
     return encoding, mixed or (note if len(counts) > max_categories else None)
+
+
+def choose_text(name: str, column: np.ndarray) -> tuple[Encoding, str]:
+    """The encoding of a column of free text, and a note for the user."""
+    encoding = fit_free_text(name, column)
+    if encoding is None:
+        return Dropped(name, "no words in common"), (
+            f"Column {name!r} is left out: no word or group of letters of its texts tells rows apart."
+        )
+    return encoding, (
+        f"Column {name!r} is read as free text and becomes {len(encoding.mean)} numbers, from {len(encoding.words):,} "
+        f"words and {len(encoding.letters):,} groups of letters that its rows share. Leave it out if it holds names "
+        "that should not matter."
+    )
 
 
 def _least(rare: float, rows: int) -> int:

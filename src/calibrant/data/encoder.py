@@ -13,11 +13,13 @@ import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 
+from calibrant._files import Arrays
 from calibrant._settings import check_choice
-from calibrant.data.choosing import choose
+from calibrant.data.choosing import choose, choose_text
 from calibrant.data.columns import Columns
 from calibrant.data.encoder_files import from_json, read_encoder, to_json, write_encoder
 from calibrant.data.encodings import Categorical, Dropped, Encoding, Numeric, Used, distinct
+from calibrant.data.free_text import FreeText
 from calibrant.data.scaling import LIMIT, Scaling
 from calibrant.data.table_forms import as_columns, column_names
 
@@ -26,9 +28,15 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     """Encode columns of any kind as one array of numbers.
 
     Numbers are scaled robustly to mean 0 and variance 1, and values beyond ten deviations are compressed. A missing
-    number becomes the mean, with an additional indicator. Text becomes one input per category, dates become days, and
-    truth values become 0 and 1, scaled as numbers. Constant columns, names and free text are left out (``dropped_`` has
-    the reasons).
+    number becomes the mean, with an additional indicator. Categories become one input each, dates become days, and
+    truth values become 0 and 1, scaled as numbers. Constant columns and identifiers are left out (``dropped_`` has the
+    reasons).
+
+    Free text becomes up to 64 numbers, with at least 10 training rows for each: the truncated SVD of the TF-IDF of
+    words and of groups of three to five letters. The vocabulary holds the most frequent words and groups, at most
+    10,000 of each. A column is free text if it is named in ``text``, or if its values have at least two words or 20
+    letters on average and differ: without digits, more than ``max_categories`` values are different, or more than half
+    of the rows in a small table. Missing texts count as empty.
 
     Text is read as numbers if at least 95 % of it are numbers; the rest counts as missing. It stays text if the column
     is named in ``categorical``, has pandas' category type, or has leading zeros like codes (007).
@@ -40,6 +48,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     ----------
     categorical : names of columns, or one name
         Columns whose numbers are codes of categories, not quantities. Columns of an array are called x0, x1, …
+    text : names of columns, or one name
+        Columns of free text, in addition to those that are recognised.
     rare : float
         Categories in less than this share of the training rows, or in one row only, share one input.
     max_categories : int
@@ -51,8 +61,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     output : {"one-hot", "ordinal"}
         ``"one-hot"`` is for networks and linear models: float32, everything finite. ``"ordinal"`` is for trees with
         native categories, such as ``HistGradientBoostingClassifier(categorical_features=…)``: float64, one output per
-        column, unscaled numbers, categories as codes from 0 on (rare ones share the last code, −1 is unseen), NaN for
-        missing values.
+        column (several for free text), unscaled numbers, categories as codes from 0 on (rare ones share the last code,
+        −1 is unseen), NaN for missing values.
 
     Attributes
     ----------
@@ -80,12 +90,14 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         self,
         *,
         categorical: Sequence[Any] | str = (),
+        text: Sequence[Any] | str = (),
         rare: float = 0.002,
         max_categories: int = 64,
         unseen: Literal["rare", "error"] = "rare",
         output: Literal["one-hot", "ordinal"] = "one-hot",
     ) -> None:
         self.categorical = categorical
+        self.text = text
         self.rare = rare
         self.max_categories = max_categories
         self.unseen = unseen
@@ -113,7 +125,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         own = dict(zip((e.name for e in self.columns_), map(str, given), strict=True))
         used = [replace(e, name=own[e.name]) for e in self._used]
         ordinal = self.output == "ordinal"
-        return np.array(distinct([n for e in used for n in ([e.name] if ordinal else e.outputs)]), dtype=object)
+        names = [[e.name] if ordinal and not isinstance(e, FreeText) else e.outputs for e in used]
+        return np.array(distinct([name for outputs in names for name in outputs]), dtype=object)
 
     @property
     def dropped_(self) -> dict[str, str]:
@@ -121,26 +134,23 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         check_is_fitted(self)
         return {e.name: e.why for e in self.columns_ if isinstance(e, Dropped)}
 
-    def to_json(self) -> str:
-        """The fitted encoder as JSON."""
+    def to_json(self, arrays: Arrays | None = None) -> str:
+        """The fitted encoder as JSON. The matrices of text columns go to ``arrays``, which they need."""
         check_is_fitted(self)
         return to_json(
-            self.get_params() | {"categorical": self._categorical()},
+            self.get_params() | {"categorical": self._named("categorical"), "text": self._named("text")},
             self.columns_,
+            arrays,
             named=hasattr(self, "feature_names_in_"),
             limit=self.scaling_.limit,
             notes=self.notes_,
         )
 
     @classmethod
-    def from_json(cls, text: str) -> TableEncoder:
-        """The encoder that ``to_json`` wrote; nothing in the text is executed.
-
-        Encoders of the first version, which scaled by the plain deviation, keep their outputs. They also held the
-        classes of labels, which are not read.
-        """
+    def from_json(cls, text: str, arrays: Arrays | None = None) -> TableEncoder:
+        """The encoder that ``to_json`` wrote, from the text and the arrays; nothing in them is executed."""
         try:
-            params, columns, rest = from_json(text)
+            params, columns, rest = from_json(text, arrays)
             encoder = cls(**params)
             encoder._check()
             encoder._set(columns, **rest)
@@ -152,14 +162,15 @@ class TableEncoder(TransformerMixin, BaseEstimator):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted encoder to one file, with a checksum."""
-        write_encoder(path, self.to_json())
+        arrays: Arrays = {}
+        write_encoder(path, self.to_json(arrays), arrays)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TableEncoder:
-        """Read what ``save`` wrote, or a file that holds the text of ``to_json``. Loading executes nothing."""
-        text = read_encoder(path)
+        """Read what ``save`` wrote. Loading executes nothing."""
+        text, arrays = read_encoder(path)
         try:
-            return cls.from_json(text)
+            return cls.from_json(text, arrays)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from None
 
@@ -179,14 +190,18 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             raise ValueError(
                 f"The table must have at least one column and one row; got {rows} rows and {len(columns)} columns."
             )
-        categorical = self._categorical()
-        if unknown := [name for name in categorical if name not in columns]:
-            raise ValueError(
-                f"categorical must name columns of the table; got {', '.join(unknown)}, and the table has "
-                f"{', '.join(columns)}."
-            )
+        categorical, text = self._named("categorical"), self._named("text")
+        for option, names in (("categorical", categorical), ("text", text)):
+            if unknown := [name for name in names if name not in columns]:
+                raise ValueError(
+                    f"{option} must name columns of the table; got {', '.join(unknown)}, and the table has "
+                    f"{', '.join(columns)}."
+                )
+        if both := [name for name in text if name in categorical]:
+            raise ValueError(f"A column is either categorical or text; got {', '.join(both)} in both. Name it in one.")
+        rules = {"rare": self.rare, "max_categories": self.max_categories}
         chosen = [
-            choose(name, column, codes=name in categorical, rare=self.rare, max_categories=self.max_categories)
+            choose_text(name, column) if name in text else choose(name, column, codes=name in categorical, **rules)
             for name, column in columns.items()
         ]
         if all(isinstance(encoding, Dropped) for encoding, _ in chosen):
@@ -207,9 +222,11 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
         used = self._used
-        moments = [(e.mean, e.std or np.inf) if isinstance(e, Numeric) else (0.0, 1.0) for e in used]
-        mean, scale = np.array(moments, dtype=float).T
-        missing, sizes = np.array([e.missing for e in used]), np.array([e.size for e in used])
+        moments = [(e.mean, e.std) if isinstance(e, Numeric | FreeText) else (0.0, 1.0) for e in used]
+        mean, scale = (np.concatenate([np.atleast_1d(part) for part in parts]) for parts in zip(*moments, strict=True))
+        scale[scale == 0] = np.inf
+        widths = [_width(e) for e in used]
+        missing, sizes = np.repeat([e.missing for e in used], widths), np.repeat([e.size for e in used], widths)
         self.scaling_ = Scaling(mean, scale, missing, sizes, limit)
         self.categorical_features_ = sizes > 0
         if self.output == "one-hot":
@@ -251,9 +268,11 @@ class TableEncoder(TransformerMixin, BaseEstimator):
                         f"Column {encoding.name!r} holds categories not seen in training: {', '.join(new[:5])}. "
                         "Use unseen='rare' to allow them."
                     )
-        found = np.empty((len(columns[used[0].name]), len(used)))
-        for place, encoding in enumerate(used):
-            found[:, place] = encoding.encode(columns[encoding.name])
+        ends = np.cumsum([_width(encoding) for encoding in used])
+        found = np.empty((len(columns[used[0].name]), ends[-1]))
+        for outputs, encoding in zip(np.split(np.arange(ends[-1]), ends[:-1]), used, strict=True):
+            encoded = encoding.encode(columns[encoding.name])
+            found[:, outputs] = encoded if encoded.ndim == 2 else encoded[:, None]
         if self.output == "ordinal":
             return found
         found, kept = self.scaling_.transform(found), self._kept
@@ -267,20 +286,26 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     def _kept(self) -> np.ndarray:
         """The one-hot outputs that vary; a constant that is sometimes missing has only the indicator."""
         kept = np.ones(self.scaling_.width, dtype=bool)
-        numbers = np.array([isinstance(e, Numeric) for e in self._used])
-        kept[self.scaling_.numbers] = np.isfinite(self.scaling_.scale[numbers])
+        kept[self.scaling_.numbers] = np.isfinite(self.scaling_.scale[self.scaling_.categories == 0])
         return kept
 
-    def _categorical(self) -> list[str]:
-        """The names as text, as those of a table's columns are."""
-        return [str(name) for name in ([self.categorical] if isinstance(self.categorical, str) else self.categorical)]
+    def _named(self, option: str) -> list[str]:
+        """The names in ``categorical`` or ``text`` as text, as those of a table's columns are."""
+        names = getattr(self, option)
+        return [str(name) for name in ([names] if isinstance(names, str) else names)]
 
     def _check(self) -> None:
-        if not isinstance(self.categorical, Iterable):
-            raise ValueError(f"categorical must be a list of column names; got {self.categorical!r}.")
+        for option in ("categorical", "text"):
+            if not isinstance(getattr(self, option), Iterable):
+                raise ValueError(f"{option} must be a list of column names; got {getattr(self, option)!r}.")
         if not isinstance(self.rare, Real) or not 0 <= self.rare < 1:
             raise ValueError(f"rare must be a share of the rows, at least 0 and below 1; got {self.rare!r}.")
         if not isinstance(self.max_categories, Integral) or self.max_categories < 2:
             raise ValueError(f"max_categories must be a whole number of at least 2; got {self.max_categories!r}.")
         check_choice("unseen", self.unseen, ("rare", "error"))
         check_choice("output", self.output, ("one-hot", "ordinal"))
+
+
+def _width(encoding: Used) -> int:
+    """The number of ordinal outputs."""
+    return len(encoding.mean) if isinstance(encoding, FreeText) else 1

@@ -1,4 +1,4 @@
-"""Encodings of one column of a table: a quantity, the code of a category, or nothing.
+"""Encodings of one column of a table: a quantity, the code of a category, free text, or nothing.
 
 An encoding is a frozen record of plain values. :func:`calibrant.data.choosing.choose` chooses it from the training
 rows, and its ``encode`` applies it to any rows.
@@ -24,6 +24,7 @@ from calibrant.data.columns import (
     texts,
     without_strays,
 )
+from calibrant.data.free_text import FreeText
 from calibrant.data.scaling import UNSEEN
 
 
@@ -149,7 +150,7 @@ class Dropped:
         return []
 
 
-Used = Numeric | Categorical
+Used = Numeric | Categorical | FreeText
 Encoding = Used | Dropped
 
 

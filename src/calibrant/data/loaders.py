@@ -21,7 +21,6 @@ from torch.utils.data import (
 )
 
 from calibrant._labels import check_labels
-from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant.data.batch import Batch, Tensors, as_dtype, map_tensors
 from calibrant.data.items import by_name, check_batch, takes_mapping, unpack
 from calibrant.data.streams import Stream, mix
@@ -30,7 +29,6 @@ _SAMPLERS = (SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRand
 """Samplers that draw random numbers only when an epoch begins."""
 
 
-@renamed_arguments(classes="n_classes")
 class LoaderStream(Stream):
     """Batches from a loader (any iterable that can be iterated again for each epoch).
 
@@ -73,8 +71,6 @@ class LoaderStream(Stream):
     batches : int, optional
         Number of batches in an epoch, for data without a length. Without it such data are read once to count them.
     """
-
-    classes = renamed_attribute("classes", "n_classes")
 
     def __init__(
         self,

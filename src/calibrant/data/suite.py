@@ -12,7 +12,6 @@ from functools import partial
 
 import numpy as np
 
-from calibrant._renamed import renamed_arguments
 from calibrant.data.bac import bac
 from calibrant.data.synthetic import Seed, Synthetic, blobs, spirals
 
@@ -29,7 +28,6 @@ _SPLITS, _FRESH = 0, 1
 Part = tuple[np.ndarray, np.ndarray]
 
 
-@renamed_arguments(classes="n_classes")
 @dataclass(frozen=True)
 class SyntheticProblem:
     """Raw inputs and labels of the three parts, and P(y | x) for any x.
@@ -81,7 +79,6 @@ def fresh(name: str, samples: int, seed: int) -> Synthetic:
     return _draw(name, samples, seed, _FRESH)
 
 
-@renamed_arguments(classes="n_classes")
 def flip_labels(labels: np.ndarray, rate: float, n_classes: int, *, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return a copy with ``round(rate · n)`` labels changed to a random other class, and the mask of the changed ones.
 

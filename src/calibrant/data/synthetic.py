@@ -13,8 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import log_softmax, softmax
 
-from calibrant._renamed import renamed_attribute
-
 BLOB_CENTRES = np.random.RandomState(133).uniform(-10, 10, (5, 2))
 Seed = int | np.random.SeedSequence
 _CURVE_NODES = 2000
@@ -29,8 +27,6 @@ class Synthetic:
     labels: np.ndarray
     posterior: Callable[[np.ndarray], np.ndarray]
     feature_names: tuple[str, ...] = ("x1", "x2")
-
-    classes = renamed_attribute("classes", "n_classes")
 
     @property
     def n_classes(self) -> int:

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from sklearn.base import ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
@@ -22,21 +22,34 @@ from calibrant._labels import class_columns, warn_of_other_order
 from calibrant._settings import check_whole, shown
 from calibrant.bilevel import Callback, History, ProgressBar
 from calibrant.bilevel.callbacks.base import as_callbacks
-from calibrant.data.copies import copy_groups, joined
-from calibrant.data.scaling import fit_scaling
+from calibrant.data.copies import joined
 from calibrant.estimators.folds import Splits, group_numbers, near_groups
-from calibrant.estimators.former_parameters import FormerNames
 from calibrant.estimators.history import Runs
 from calibrant.estimators.networks import freeze
-from calibrant.estimators.reading import Samples, as_weights, category_counts, digest, encode, hold_out, read
+from calibrant.estimators.reading import (
+    Inputs,
+    Preparation,
+    Samples,
+    as_weights,
+    category_counts,
+    digest,
+    encode,
+    hold_out,
+    read,
+    warn_of_class_weight,
+)
 from calibrant.estimators.rejection import RejectMixin
 from calibrant.methods import Fitted, Method, Task, suspicion
+from calibrant.methods.blend import Blend
+from calibrant.methods.dealing import copies_of
 
 WHOLE = ("steps", "epochs", "batch_size", "folds", "repeats", "last")
+SURE = 1.96
+"""How many standard errors the mean gain over class frequencies must be above 0 (a 95 % interval)."""
 POSITIVE = ("learning_rate", "outer_learning_rate", "also_learning_rate", "alpha")
 
 
-class NetworkClassifier(RejectMixin, ClassifierMixin, FormerNames):
+class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
     """Base class. A subclass gives its method in ``_base``, and stores the learned values as attributes in ``_keep``.
 
     A parameter with the name of a field of the method sets this field. ``hidden_layer_sizes``, the name in
@@ -45,6 +58,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, FormerNames):
 
     hidden_layer_sizes: Any
     class_weight: Any
+    text_columns: Any
     validation_fraction: float
     random_state: Any
     device: str
@@ -71,7 +85,9 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, FormerNames):
             dates; :class:`calibrant.data.TableEncoder` describes how they are encoded. If the numbers of a column are
             codes, give it pandas' category type. Numbers are scaled to mean 0 and variance 1 on the training part.
             Outliers are pulled in, and constant columns are dropped. A missing number becomes the mean, and an
-            indicator column marks it. Sparse matrices are converted to dense arrays.
+            indicator column marks it. A sparse matrix of at most 500 columns becomes a dense array. With more
+            columns, linear models see all of them, and networks and trees see a projection on 128 axes; a missing
+            number counts as 0.
         y : array-like of shape (n_samples,)
             Labels of two or more classes: strings, integers or booleans.
         sample_weight : array-like of shape (n_samples,), optional
@@ -98,31 +114,37 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, FormerNames):
         callbacks = as_callbacks(callbacks)
         X, y = self._read(X, y)
         check_classification_targets(y)
-        weights = as_weights(sample_weight, X, self.class_weight, y)
+        weights = as_weights(sample_weight, y, self.class_weight, y)
         classes, codes = encode(y, weights)
-        samples = Samples(X, codes, weights, group_numbers(groups, X))
+        if self.class_weight is not None:
+            warn_of_class_weight(classes, codes, sample_weight, weights)
+        samples = Samples(X, codes, weights, group_numbers(groups, y))
         given = self._given_validation(*validation, classes)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         rows, held = np.arange(len(y)) if weights is None else np.flatnonzero(weights), np.empty(0, dtype=int)
-        splits = self._named_splits(X, y, groups, rows)
+        splits = self._named_splits(X.dense, y, groups, rows)
+        categories = category_counts(self.encoder_)
         if given is None and self._holds_out():
-            values = fit_scaling(X, weights, category_counts(self.encoder_)).transform(X)
-            near = near_groups(values[rows], groups, seed=seed, stacklevel=4)
-            together = joined(joined(samples.take(rows).groups, near), copy_groups(X[rows]))
+            used = samples.take(rows)
+            part = used.part(used.preparation(categories, seed))
+            near = near_groups(part.inputs.numpy(), groups, seed=seed, stacklevel=4)
+            together = joined(joined(used.groups, near), copies_of(part))
             own, other = hold_out(codes[rows], self.validation_fraction, seed=seed, groups=together)
             rows, held = rows[own], rows[other]
         train, val = samples.take(rows), samples.take(held) if len(held) else given
-        scaling = fit_scaling(train.inputs, train.weights, category_counts(self.encoder_))
-        part = train.part(scaling)
+        preparation = train.preparation(categories, seed)
+        part = train.part(preparation)
         if splits is None and not len(held):
             near = near_groups(part.inputs.numpy(), groups, seed=seed, stacklevel=4)
             part = part if near is None else replace(part, groups=torch.from_numpy(near))
-        task = Task(part, None if val is None else val.part(scaling), len(classes), seed, splits=splits)
+        task = Task(part, None if val is None else val.part(preparation), len(classes), seed, splits=splits)
         fitted, runs = self._train(task, callbacks)
-        self.classes_, self.scaling_, self.model_ = classes, scaling, freeze(fitted)
+        self.classes_, self.model_ = classes, freeze(fitted)
+        self.scaling_, self.projection_ = preparation
         self.train_indices_, self.validation_indices_ = rows, held
         self.training_digest_ = digest(X, codes)
         self._keep(fitted, runs, samples)
+        self.learned_ = self._learned(samples, val)
 
     def _read(self, X: Any, *y: Any, reset: bool = True) -> Any:
         """Return inputs and labels as arrays, after scikit-learn's checks; the encoder converts non-numeric columns."""
@@ -150,7 +172,8 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, FormerNames):
             The training data (the default), which are scored by ``suspicion_``. Other data are scored by
             ``1 − p(y | x)`` alone.
         n : int, optional
-            How many to list. By default, all with a suspicion above ½.
+            How many to list. By default, all with a suspicion above ½, and none if nothing was learned (``learned_`` is
+            False), because the suspicion is then that of the class frequencies.
         return_scores : bool
             Also return the suspicions of the listed samples, from 0 to 1.
 
@@ -177,7 +200,10 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, FormerNames):
             codes = class_columns(y, self.classes_)
             if digest(X, codes) != self.training_digest_:
                 scores = self._suspicion(X, codes)
-        listed = np.argsort(-scores, kind="stable")[: int((scores > 0.5).sum()) if n is None else n]
+        if n is None:
+            learned = getattr(self, "learned_", True)  # classifiers that earlier versions saved do not say it
+            n = int((scores > 0.5).sum()) if learned else 0
+        listed = np.argsort(-scores, kind="stable")[:n]
         return (listed, scores[listed]) if return_scores else listed
 
     def save(self, path: str | os.PathLike[str], *, about: Mapping[str, Any] | None = None) -> None:
@@ -218,6 +244,23 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, FormerNames):
     def _keep(self, fitted: Fitted, runs: list[History], samples: Samples) -> None:
         """Set the learned attributes other than the networks, including ``suspicion_`` for all samples."""
         raise NotImplementedError
+
+    def _learned(self, samples: Samples, val: Samples | None) -> bool:
+        """Whether the log-loss of rows that were held out is below that of the class frequencies (95 % interval)."""
+        out_of_fold = getattr(self, "oof_proba_", None)
+        rows = [] if out_of_fold is None else np.flatnonzero(np.isfinite(out_of_fold).all(axis=1))
+        if len(rows):
+            probs, held = out_of_fold[rows], samples.take(rows)
+        elif val is not None:
+            probs, held = self._probs(val.inputs), val
+        else:
+            return True
+        shares = np.bincount(held.codes, held.weights, minlength=len(self.classes_))
+        chosen = probs[np.arange(len(held)), held.codes]
+        gains = np.log(np.maximum(chosen, np.finfo(float).tiny)) - np.log((shares / shares.sum())[held.codes])
+        groups = np.arange(len(held)) if held.groups is None else np.unique(held.groups, return_inverse=True)[1]
+        per_group = np.bincount(groups, gains if held.weights is None else gains * held.weights)
+        return bool(per_group.sum() > SURE * math.sqrt(len(per_group)) * per_group.std())
 
     def _base(self) -> Any:
         """The method before the parameters of this estimator set its fields."""
@@ -260,13 +303,15 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, FormerNames):
         if X is None or y is None:
             raise ValueError("X_val and y_val must be given together; got only one of them.")
         X, y = self._read(X, y, reset=False)
-        samples = Samples(X, class_columns(y, classes, "y_val"), as_weights(sample_weight, X, self.class_weight, y))
+        samples = Samples(X, class_columns(y, classes, "y_val"), as_weights(sample_weight, y, self.class_weight, y))
         return samples if samples.weights is None else samples.take(np.flatnonzero(samples.weights))
 
-    def _probs(self, X: np.ndarray) -> np.ndarray:
-        return self.model_.probs(self.scaling_.apply(X)).numpy()
+    def _probs(self, X: Inputs) -> np.ndarray:
+        dense, columns = Preparation(self.scaling_, self.projection_).apply(X)
+        probs = self.model_.probs(dense, columns) if isinstance(self.model_, Blend) else self.model_.probs(dense)
+        return probs.numpy()
 
-    def _suspicion(self, X: np.ndarray, codes: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+    def _suspicion(self, X: Inputs, codes: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
         """Return ``1 − w·p(y | x)``; w is 1 if there are no weights, and for rows without a learned weight (NaN)."""
         weights = np.ones(len(codes)) if weights is None else np.nan_to_num(weights, nan=1.0)
         return suspicion(*map(torch.from_numpy, (weights, self._probs(X), codes))).numpy()

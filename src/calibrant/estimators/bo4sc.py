@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping
-from dataclasses import fields, replace
+from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any, Literal
 
 import numpy as np
 from numpy.random import RandomState
 
-from calibrant._renamed import warn_renamed
 from calibrant._settings import shown
 from calibrant.bilevel import History
 from calibrant.estimators.base import NetworkClassifier
-from calibrant.estimators.former_parameters import accepts_former_names
 from calibrant.estimators.reading import Samples
 from calibrant.methods import BO4SC, Fitted
 
@@ -27,11 +24,8 @@ PUBLISHED = {
     "alpha": "alpha",
 }
 """The parameters that the paper names, and the fields of BO4SC that they set."""
-MOVED = tuple(field.name for field in fields(BO4SC) if field.name not in PUBLISHED.values())
-"""The other fields of BO4SC, which were parameters in earlier versions."""
 
 
-@accepts_former_names
 class BO4SCClassifier(NetworkClassifier):
     """A network trained with one weight per sample; the weights are learned to make held-out confidence accurate.
 
@@ -64,6 +58,8 @@ class BO4SCClassifier(NetworkClassifier):
     class_weight : dict, "balanced" or None
         Weights of the classes, as in scikit-learn; they multiply ``sample_weight``. The probabilities are then those of
         the weighted population, not of the data. Keep None unless you want this.
+    text_columns : names of columns, or one name
+        Columns of free text, in addition to those that :class:`calibrant.data.TableEncoder` recognises.
     random_state : int, RandomState instance or None
         Seed of the held-out rows, the networks' initial parameters and the order of mini-batches.
     device : {"auto", "cpu", "cuda"}
@@ -76,6 +72,8 @@ class BO4SCClassifier(NetworkClassifier):
     classes_, n_features_in_, feature_names_in_ : as in every scikit-learn classifier
     encoder_ : :class:`calibrant.data.TableEncoder` or None
         The encoder of a table with text, categories or dates; None if all columns were numeric.
+    projection_ : :class:`calibrant.data.projection.Projection` or None
+        The projection of sparse columns for the network; None if no column is sparse.
     sample_weights_ : (n_samples,) array, or None with ``BO4SC(weights=None)``
         The learned weight of each row of X, from 0 to 1; NaN for rows that were not trained on: those held out, and
         those whose ``sample_weight`` is zero.
@@ -84,6 +82,9 @@ class BO4SCClassifier(NetworkClassifier):
     suspicion_ : (n_samples,) array
         How wrong each label looks, from 0 to 1: ``1 − w_i·p(y_i | x_i)``, with w = 1 for rows that were not trained on.
         Use it to sort rows. It is not a probability, because the network was trained on these rows.
+    learned_ : bool
+        Whether the log-loss of held-out rows is below that of the class frequencies by more than chance (95 %
+        interval). If it is not, :meth:`suspects` lists nothing.
     train_indices_, validation_indices_ : arrays of int
         The training rows and the held-out rows of X.
     history_ : dict of (outer steps,) arrays
@@ -117,6 +118,7 @@ class BO4SCClassifier(NetworkClassifier):
         method: BO4SC | None = None,
         validation_fraction: float = 0.25,
         class_weight: dict[Any, float] | Literal["balanced"] | None = None,
+        text_columns: Sequence[Any] | str = (),
         random_state: int | RandomState | None = None,
         device: Literal["auto", "cpu", "cuda"] = "auto",
         verbose: bool = False,
@@ -130,38 +132,10 @@ class BO4SCClassifier(NetworkClassifier):
         self.method = method
         self.validation_fraction = validation_fraction
         self.class_weight = class_weight
+        self.text_columns = text_columns
         self.random_state = random_state
         self.device = device
         self.verbose = verbose
-
-    @classmethod
-    def _present_params(
-        cls, params: Mapping[str, Any], method: Any = None, *, stacklevel: int | None = None
-    ) -> dict[str, Any]:
-        inner = None if stacklevel is None else stacklevel + 1
-        found = super()._present_params(params, method, stacklevel=inner)
-        moved = {name: _as_tuple(found.pop(name)) for name in MOVED if name in found}
-        if not moved:
-            return found
-        base = BO4SC() if found.get("method", method) is None else found.get("method", method)
-        changed = {name: value for name, value in moved.items() if value != getattr(base, name)}
-        if stacklevel is not None:
-            text = ", ".join(f"{name}={value!r}" for name, value in moved.items())
-            warnings.warn(
-                f"The parameter {' and '.join(moved)} of BO4SCClassifier moved to its parameter method: give "
-                f"method=BO4SC({text}), with BO4SC from calibrant.methods. The old form will be removed in the next "
-                "version.",
-                DeprecationWarning,
-                stacklevel=stacklevel,
-            )
-        return found | ({"method": replace(base, **changed)} if changed else {})
-
-    def __getattr__(self, name: str) -> Any:
-        """Former parameters, which are fields of ``method``; this is called for unknown attributes only."""
-        if name not in MOVED:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-        warn_renamed(f"BO4SCClassifier.{name}", f"BO4SCClassifier.method.{name}", stacklevel=3)
-        return getattr(self._base(), name)
 
     def _base(self) -> BO4SC:
         if self.method is not None and not isinstance(self.method, BO4SC):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
 from numbers import Integral
 from typing import Any, Self
@@ -43,6 +44,7 @@ from calibrant.estimators.targets import as_targets
 from calibrant.methods.members import Rows
 from calibrant.methods.pool import fit_pool
 from calibrant.posthoc import make_calibrator
+from calibrant.posthoc.registry import check_calibrator
 
 _MANY = 50
 """With more classes, a full matrix has too many entries to be worth fitting."""
@@ -142,7 +144,8 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         y : array-like of shape (n_samples,)
             Labels of two or more classes.
         sample_weight : array-like of shape (n_samples,), optional
-            For the calibration, and for the estimator if its ``fit`` accepts weights. Rows of weight zero are ignored.
+            For the calibration, and for the estimator if its ``fit`` accepts weights; a warning says if it does not.
+            Rows of weight zero are ignored.
         groups : array-like of shape (n_samples,), optional
             Rows with equal values (one patient, one recording) are held out together; passed on to a splitter. If
             ``cv`` is an int and many rows are near copies, these are held out together too, with a warning, unless
@@ -168,6 +171,7 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         check_classification_targets(y)
         weights = as_weights(sample_weight, X) if sample_weight is not None else None
         self.classes_, codes = encode(y, weights)
+        self.calibrator_ = self._get_calibrator()
         estimator = self._get_estimator()
         to_fit, to_split = self._routed(estimator, weights, groups, fit_params)
         used = np.ones(len(y), dtype=bool) if weights is None else weights > 0
@@ -202,7 +206,6 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         counted = np.ones(len(codes)) if weights is None else weights
         counted = counted * (independent_size(codes, softmax(scores, axis=1), groups) / counted.sum())
         self._scale = 1.0 if are_log_probs else logit_scale(Rows(scores, codes, counted, len(self.classes_)))
-        self.calibrator_ = self._get_calibrator()
         if self.calibrator_ is not None:
             self.calibrator_.fit(log_softmax(self._scale * scores, axis=1), codes, counted)
         log_probs = self._log_probs(scores)[None]
@@ -269,8 +272,11 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         return found if self.calibrator_ is None else np.log(np.maximum(self.calibrator_.predict_proba(found), 1e-300))
 
     def _get_calibrator(self) -> Any:
-        if not isinstance(self.calibrator, str):
-            return None if self.calibrator is None else clone(self.calibrator)
+        if self.calibrator is None:
+            return None
+        if not isinstance(self.calibrator, str) and hasattr(self.calibrator, "predict_proba"):
+            return clone(self.calibrator)
+        check_calibrator(self.calibrator, "calibrator")
         auto = "structured-matrix" if len(self.classes_) <= _MANY else "vector"
         return make_calibrator(auto if self.calibrator == "auto" else self.calibrator)
 
@@ -303,6 +309,13 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         to_fit = dict(fit_params)
         if weights is not None and has_fit_parameter(estimator, "sample_weight"):
             to_fit["sample_weight"] = weights
+        elif weights is not None and not any(name.endswith("sample_weight") for name in fit_params):
+            warnings.warn(
+                f"{type(estimator).__name__} does not accept sample_weight, so the weights count in the calibration "
+                "only. Give the weights of a pipeline to one of its steps too: fit(…, step__sample_weight=weights).",
+                UserWarning,
+                stacklevel=4,  # the caller of fit
+            )
         return to_fit, {} if groups is None else {"groups": groups}
 
     def _splits(

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -109,17 +108,6 @@ def from_tree(tree: dict[str, Any]) -> nn.Module:
     for name, inner in tree["inner"].items():
         module.add_module(name, from_tree(inner))
     return module.eval()
-
-
-def perceptron(weights: list[np.ndarray], biases: list[np.ndarray], activation: str) -> nn.Module:
-    """Build a multilayer perceptron from its matrices, which is what files of version 2 hold."""
-    between = {"relu": nn.ReLU, "silu": nn.SiLU, "tanh": nn.Tanh}[activation]
-    layers: list[nn.Module] = []
-    for weight, bias in zip(weights, biases, strict=True):
-        linear = nn.Linear(weight.shape[1], weight.shape[0], dtype=torch.float64, device="cpu")
-        linear.load_state_dict({"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)})
-        layers += [*([between()] if layers else []), linear]
-    return nn.Sequential(*layers)
 
 
 def _plain(value: Any) -> bool:

@@ -15,14 +15,16 @@ from sklearn.utils.validation import check_is_fitted
 from calibrant._files import Arrays, Format, Tree, pack, unpack
 from calibrant._fitted import fitted_state
 from calibrant.data import TableEncoder
+from calibrant.data.projection import Projection
 from calibrant.data.scaling import Scaling
 from calibrant.estimators.base import NetworkClassifier
 from calibrant.estimators.bo4sc import BO4SCClassifier
 from calibrant.estimators.cross_calibrated import CrossCalibrated
 from calibrant.estimators.cross_files import build_cross, cross_parts
-from calibrant.estimators.networks import Frozen, from_tree, perceptron, to_tree
+from calibrant.estimators.networks import Frozen, from_tree, to_tree
 from calibrant.estimators.selective import HeldOut, check_out_of_fold, without_large
 from calibrant.estimators.self_calibrated import SelfCalibratedClassifier
+from calibrant.estimators.stored_models import encoder_values
 from calibrant.methods import BO4SC, Mixture
 from calibrant.methods.blend import Blend
 from calibrant.methods.forest import Forest
@@ -35,8 +37,9 @@ Classifier = NetworkClassifier | CrossCalibrated
 CLASSIFIERS: dict[str, type[Classifier]] = {
     c.__name__: c for c in (BO4SCClassifier, SelfCalibratedClassifier, CrossCalibrated)
 }
-FORMAT = Format("classifier", CLASSIFIERS, "save or `calibrant train`", former={"calibrant.estimators": (2, 3)})
+FORMAT = Format("classifier", CLASSIFIERS, "save or `calibrant train`")
 _METHOD, _MODEL, _SCALING, _ENCODER, _HELD_OUT = "method", "model_", "scaling_", "encoder_", "held_out_"
+_PROJECTION = "projection_"
 _COLUMNS = 10_000
 """Up to this many inputs, a network is tried; for more, its file must hold a parameter for each input."""
 POOLS = ("probs", "logits")
@@ -77,6 +80,7 @@ def save_classifier(
         _SCALING: tuple,
         _ENCODER: _plain_encoder,
         _HELD_OUT: tuple,
+        _PROJECTION: _plain_projection,
     }
     fitted = without_large(fitted_state(classifier))
     state = {key: plain[key](value) if key in plain else value for key, value in fitted.items()}
@@ -108,19 +112,18 @@ def _build(kind: type, header: dict[str, Any], arrays: Arrays) -> Classifier:
         return build_cross(header, arrays)
     params = {key: unpack(value, arrays) for key, value in header["params"].items()}
     state = {key: unpack(value, arrays) for key, value in header["state"].items()}
-    if header["version"] == 2:
-        _upgrade(kind, params, state)
-    if header["version"] == 3 and "oof_labels_" not in state:
-        state.pop("oof_proba_", None)  # early files lack the labels, and the probabilities are useless without them
     if _METHOD in params:
         params[_METHOD] = BO4SC(**params[_METHOD])
-    classifier: NetworkClassifier = kind(**kind._present_params(params))  # type: ignore[attr-defined]
+    classifier: NetworkClassifier = kind(**params)
     for key in state:
         if key.startswith("_") or not key.endswith("_"):  # it could hide a method
             raise ValueError(f"{key!r} is not a fitted attribute; their names end with an underscore")
     state[_MODEL], state[_SCALING] = _model(**state[_MODEL]), Scaling(*state[_SCALING])
     encoder = state.get(_ENCODER)  # files written before encoders existed lack it
-    state[_ENCODER] = None if encoder is None else TableEncoder.from_json(encoder)
+    parts = {"json": encoder} if isinstance(encoder, str) else encoder  # text alone before encoders had arrays
+    state[_ENCODER] = None if parts is None else TableEncoder.from_json(parts["json"], parts.get("arrays"))
+    projection = state.get(_PROJECTION)  # older files lack it
+    state[_PROJECTION] = None if projection is None else Projection(*projection)
     if _HELD_OUT in state:
         state[_HELD_OUT] = HeldOut(*state[_HELD_OUT])
     for key, value in state.items():
@@ -129,17 +132,12 @@ def _build(kind: type, header: dict[str, Any], arrays: Arrays) -> Classifier:
     return classifier
 
 
-def _plain_encoder(encoder: TableEncoder | None) -> str | None:
-    return None if encoder is None else encoder.to_json()
+def _plain_encoder(encoder: TableEncoder | None) -> dict[str, Any] | None:
+    return None if encoder is None else encoder_values(encoder)
 
 
-def _upgrade(kind: type, params: dict[str, Any], state: dict[str, Any]) -> None:
-    """Read the networks of a version 2 file: perceptrons as lists of matrices, without other members."""
-    model = state[_MODEL]
-    model["networks"] = [to_tree(perceptron(**network)) for network in model["networks"]]
-    if kind is SelfCalibratedClassifier:
-        params["members"] = state["members_"] = ("network",)
-        state["pool_weights_"] = np.array([1 / model["temperature"]])
+def _plain_projection(projection: Projection | None) -> tuple[np.ndarray, ...] | None:
+    return None if projection is None else tuple(projection)
 
 
 def _plain_model(model: Mixture | Blend) -> dict[str, Any]:
@@ -172,16 +170,23 @@ def _model(*, pool: Any, **parts: Any) -> Mixture | Blend:
 def _check(classifier: Any) -> None:
     """Raise an error if the parts of a file do not fit together, so that a damaged file cannot predict nonsense."""
     model, scaling, encoder = classifier.model_, classifier.scaling_, classifier.encoder_
+    projection = classifier.projection_
     columns = classifier.n_features_in_ if encoder is None else len(encoder.get_feature_names_out())
+    if projection is not None:
+        if projection.axes.shape != (projection.columns, projection.width):
+            raise ValueError(f"the projection must have {projection.width} axes of {projection.columns} columns")
+        columns -= projection.columns
     if not scaling.mean.shape == scaling.scale.shape == (columns,):
         raise ValueError(f"scaling must have a mean and a scale for each of {columns} columns")
     if any(part is not None and part.shape != (columns,) for part in (scaling.missing, scaling.categories)):
         raise ValueError(f"scaling must say for each of {columns} columns what it holds")
-    features, classes = scaling.width, len(classifier.classes_)
+    classes = len(classifier.classes_)
+    features = scaling.width + (0 if projection is None else projection.width)
+    linear = scaling.width + (0 if projection is None else projection.columns)
     check_out_of_fold(classifier)
     mixture = model
     if isinstance(model, Blend):
-        _check_blend(model, features, classes)
+        _check_blend(model, features, linear, classes)
         mixture = model.mixture
     if mixture is None:
         return
@@ -206,11 +211,11 @@ def _check(classifier: Any) -> None:
             raise ValueError("the layers of a network do not fit together")
 
 
-def _check_blend(blend: Blend, features: int, n_classes: int) -> None:
+def _check_blend(blend: Blend, features: int, linear: int, n_classes: int) -> None:
     weights, bias, lapse = blend.pool
     if weights.shape != (len(blend.members),) or not (weights >= 0).all() or not 0 <= lapse <= 1:
         raise ValueError("the pool's weights or lapse are out of range")
     if bias.shape != (n_classes,):
         raise ValueError(f"the pool's bias must have one entry for each of {n_classes} classes")
     for member in blend.others.values():
-        member.check(features, n_classes)
+        member.check(linear if isinstance(member, Line) else features, n_classes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections.abc import Mapping
+from dataclasses import dataclass
 from numbers import Real
 from typing import Any, NamedTuple
 
@@ -17,24 +18,64 @@ from torch import Tensor
 
 from calibrant._settings import shown
 from calibrant.data import TableEncoder
-from calibrant.data.scaling import Scaling
+from calibrant.data.copies import row_codes
+from calibrant.data.projection import Projection, fit_projection
+from calibrant.data.scaling import Scaling, fit_scaling
 from calibrant.data.splits import group_folds, split_indices
 from calibrant.data.table_forms import check_names, column_names, readable
 from calibrant.data.tables import NAMELESS, numbers_rows
 from calibrant.estimators.targets import as_targets
 from calibrant.methods import Part
+from calibrant.methods.tabular import WIDE
 
 LARGEST_DENSE = 2 * 2**30
 """The largest size in bytes of a sparse matrix that is converted to a dense one."""
 LARGEST_WEIGHT = 1e30
+LARGEST_SHIFT = 0.01
+"""A larger change of a class's share by ``class_weight`` gets a warning."""
 _ROWS = 65_536
 """Rows that are hashed at a time, to bound memory."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Checked inputs: the columns of a table as one dense array, and many further columns as a sparse matrix.
+
+    Linear models see all columns. Networks and trees see the dense ones and a projection of the sparse ones.
+    """
+
+    dense: np.ndarray
+    sparse: Any = None
+    """A SciPy matrix in CSR format, or None."""
+
+    def __len__(self) -> int:
+        return len(self.dense)
+
+    def __getitem__(self, rows: Any) -> Inputs:
+        return Inputs(self.dense[rows], None if self.sparse is None else self.sparse[rows])
+
+
+class Preparation(NamedTuple):
+    """What was learned from the training rows to convert inputs into the form that methods accept."""
+
+    scaling: Scaling
+    projection: Projection | None
+
+    def apply(self, inputs: Inputs) -> tuple[Tensor, sparse.csr_array | None]:
+        """The inputs of networks and trees, and those of linear models; None if these are the same."""
+        dense = self.scaling.apply(inputs.dense)
+        if self.projection is None:
+            return dense, None
+        projected, columns = self.projection.apply(inputs.sparse)
+        if dense.shape[1]:
+            columns = sparse.csr_array(sparse.hstack([dense.numpy(), columns], format="csr"))
+        return torch.cat([dense, torch.from_numpy(projected)], 1), columns
 
 
 class Samples(NamedTuple):
     """Checked rows: raw inputs, class column numbers, weights (None if all are equal) and group numbers."""
 
-    inputs: np.ndarray
+    inputs: Inputs
     codes: np.ndarray
     weights: np.ndarray | None
     groups: np.ndarray | None = None
@@ -48,35 +89,46 @@ class Samples(NamedTuple):
             return self
         return Samples(*(None if values is None else values[rows] for values in self))  # type: ignore[arg-type]
 
-    def part(self, scaling: Scaling) -> Part:
+    def preparation(self, categories: np.ndarray | None, seed: int) -> Preparation:
+        """Learn the preparation of these rows; ``categories`` are those of :func:`category_counts`."""
+        scaling = fit_scaling(self.inputs.dense, self.weights, categories)
+        matrix = self.inputs.sparse
+        return Preparation(scaling, None if matrix is None else fit_projection(matrix, seed))
+
+    def part(self, preparation: Preparation) -> Part:
         """Return the samples in the form that a method accepts."""
         weights, groups = (None if v is None else torch.from_numpy(v) for v in (self.weights, self.groups))
-        return Part(scaling.apply(self.inputs), torch.from_numpy(self.codes), weights, groups=groups)
+        dense, columns = preparation.apply(self.inputs)
+        projected = 0 if preparation.projection is None else preparation.projection.width
+        own = {"groups": groups, "sparse": columns, "projected": projected}
+        return Part(dense, torch.from_numpy(self.codes), weights, **own)
 
 
 def read(estimator: Any, X: Any, *y: Any, reset: bool) -> Any:
-    """Return inputs as one dense array of floats, followed by labels if they are given.
+    """Return :class:`Inputs` of floats, followed by labels if they are given.
 
-    Missing values are NaN. A table with text, categories or dates is encoded by ``estimator.encoder_``, which is fitted
-    if ``reset`` and is None for numeric tables; categories become codes. ``reset`` also sets ``n_features_in_`` and
-    ``feature_names_in_``; without it, the columns must be those of the training table.
+    A sparse matrix stays sparse if it has more than ``WIDE`` columns. Missing values are NaN. A table with text,
+    categories or dates is encoded by ``estimator.encoder_``, which is fitted if ``reset`` and is None for numeric
+    tables; categories become codes. ``reset`` also sets ``n_features_in_`` and ``feature_names_in_``; without it, the
+    columns must be those of the training table.
     """
     X = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
     X, y = _filled(as_table(X)), tuple(map(as_targets, y))
     if reset:
         warn_of_row_numbers(X, stacklevel=6)  # the caller of fit
-        estimator.encoder_ = TableEncoder(output="ordinal") if needs_encoder(X) else None
+        text = estimator.text_columns
+        estimator.encoder_ = TableEncoder(text=text, output="ordinal") if len(text) or needs_encoder(X) else None
     encoder = estimator.encoder_
     if encoder is None:
         found = _numbers(estimator, X, *y, reset=reset)
         inputs, *labels = found if y else (found,)
-        inputs = _dense(inputs) if sparse.issparse(inputs) else inputs
     else:
         X = X if hasattr(X, "columns") else np.asarray(X, dtype=object)
         validate_data(estimator, X, *y, reset=reset, skip_check_array=True)
         labels = [_check_y(each, estimator=estimator) for each in y]
         check_consistent_length(X, *labels)
         inputs = encoder.fit_transform(X) if reset else encoder.transform(X)
+    inputs = _split(inputs)
     return (inputs, *labels) if y else inputs
 
 
@@ -170,6 +222,14 @@ def is_plain(dtype: Any) -> bool:
     return bool(getattr(dtype, "is_numeric", bool)()) or str(dtype) == "Boolean"
 
 
+def _split(X: Any) -> Inputs:
+    if not sparse.issparse(X):
+        return Inputs(X)
+    if X.shape[1] > WIDE:
+        return Inputs(np.empty((X.shape[0], 0), dtype=np.float32), X.tocsr())
+    return Inputs(_dense(X))
+
+
 def _dense(X: Any) -> np.ndarray:
     size = 4 * X.shape[0] * X.shape[1]
     if size > LARGEST_DENSE:
@@ -195,6 +255,23 @@ def as_weights(sample_weight: Any, X: np.ndarray, class_weight: Any = None, y: A
         if not np.all(weights >= 0) or not weights.any():
             raise ValueError(f"class_weight must not be negative, nor zero for all classes; got {shown(class_weight)}.")
     return None if np.all(weights == weights[0]) else weights
+
+
+def warn_of_class_weight(
+    classes: np.ndarray, codes: np.ndarray, sample_weight: Any, weights: np.ndarray | None
+) -> None:
+    """Warn if ``class_weight`` changes the share of a class, and with it the meaning of all probabilities."""
+    sums = [np.bincount(codes, values) for values in (as_weights(sample_weight, codes), weights)]
+    before, after = (total / total.sum() for total in sums)
+    largest = np.abs(after - before).argmax()
+    if np.abs(after - before)[largest] > LARGEST_SHIFT:
+        warnings.warn(
+            f"With class_weight, class {classes.tolist()[largest]!r} has a share of {after[largest]:.1%} instead of "
+            f"{before[largest]:.1%}. The probabilities are those of such a population, not of your data. Leave "
+            "class_weight out if they should hold for your data.",
+            UserWarning,
+            stacklevel=4,  # the caller of fit
+        )
 
 
 def encode(y: np.ndarray, weights: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -231,10 +308,12 @@ def hold_out(
     return np.sort(train), np.sort(val)
 
 
-def digest(X: np.ndarray, codes: np.ndarray) -> str:
+def digest(X: Inputs, codes: np.ndarray) -> str:
     """Return a hash that identifies the data."""
     found = hashlib.blake2b(digest_size=16)
+    if X.sparse is not None:
+        found.update(row_codes(X.sparse).data)  # type: ignore[union-attr]
     for start in range(0, len(X), _ROWS):  # in pieces: a copy of the whole table may not fit into memory
-        found.update(np.ascontiguousarray(X[start : start + _ROWS], dtype=np.float64).data)
+        found.update(np.ascontiguousarray(X.dense[start : start + _ROWS], dtype=np.float64).data)
     found.update(np.ascontiguousarray(codes, dtype=np.int64).data)
     return found.hexdigest()

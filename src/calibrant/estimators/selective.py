@@ -47,7 +47,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from calibrant._renamed import renamed_arguments
 from calibrant._settings import check_choice
 from calibrant.estimators.rejection import RejectMixin
 from calibrant.selective import RejectionRule, SetRule, threshold_for_risk
@@ -111,7 +110,6 @@ class SelectiveMixin(RejectMixin):
     oof_groups_: np.ndarray | None
     held_out_: HeldOut
 
-    @renamed_arguments(confidence="level")
     def rejection_rule(
         self,
         risk: float = 0.05,
@@ -149,7 +147,6 @@ class SelectiveMixin(RejectMixin):
         held = self._out_of_fold("rejection_rule", groups)
         return threshold_for_risk(held.confidence, held.correct, risk, level=level, method=method)
 
-    @renamed_arguments(seed="random_state", method="score")
     def set_rule(
         self,
         coverage: float = 0.9,
@@ -167,7 +164,6 @@ class SelectiveMixin(RejectMixin):
             held.ranked, held.labels, len(self.classes_), coverage, chosen, None, by_class, allow_empty, random_state
         )
 
-    @renamed_arguments(seed="random_state", method="score")
     def predict_set(
         self,
         X: Any,

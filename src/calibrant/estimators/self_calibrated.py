@@ -13,7 +13,6 @@ from numpy.random import RandomState
 from calibrant.bilevel import History
 from calibrant.estimators.base import NetworkClassifier
 from calibrant.estimators.folds import Splits, fold_count, named_splits
-from calibrant.estimators.former_parameters import accepts_former_names
 from calibrant.estimators.history import as_arrays
 from calibrant.estimators.reading import Samples
 from calibrant.estimators.selective import SelectiveMixin
@@ -21,7 +20,6 @@ from calibrant.methods import Fitted, Method, SelfCalibrated
 from calibrant.methods.blend import MEMBERS
 
 
-@accepts_former_names
 class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
     """The recommended classifier: calibrated confidence without tuning.
 
@@ -92,6 +90,8 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
     class_weight : dict, "balanced" or None
         Weights of the classes, as in scikit-learn; they multiply ``sample_weight``. The probabilities are then those of
         the weighted population, not of the data. Keep None unless you want this.
+    text_columns : names of columns, or one name
+        Columns of free text, in addition to those that :class:`calibrant.data.TableEncoder` recognises.
     random_state : int, RandomState instance or None
         Seed of the folds, the networks' initial parameters and the order of mini-batches.
     device : {"auto", "cpu", "cuda"}
@@ -104,6 +104,8 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
     classes_, n_features_in_, feature_names_in_ : as in every scikit-learn classifier
     encoder_ : :class:`calibrant.data.TableEncoder` or None
         The encoder of a table with text, categories or dates; None if all columns were numeric.
+    projection_ : :class:`calibrant.data.projection.Projection` or None
+        The projection of sparse columns for networks and trees; None if no column is sparse.
     candidate_ : str
         The chosen candidate: ``"pooled"``, or ``"label noise"`` if training labels were found to be flipped.
     members_ : tuple of str
@@ -132,6 +134,9 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
         The label-noise candidate gives the probability that the label is wrong. The pooled candidate gives
         ``1 − p(y_i | x_i)``, the probability of another class, which is also high for correct labels where classes
         overlap.
+    learned_ : bool
+        Whether the log-loss of held-out rows is below that of the class frequencies by more than chance (95 %
+        interval). If it is not, :meth:`suspects` lists nothing.
     oof_labels_, oof_groups_ : (n_samples,) arrays
         The column number of each training row's class, and the number of its group (None without groups).
     train_indices_, validation_indices_ : arrays of int
@@ -172,6 +177,7 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
         decay: bool = SelfCalibrated.decay,
         validation_fraction: float = 0.25,
         class_weight: dict[Any, float] | Literal["balanced"] | None = None,
+        text_columns: Sequence[Any] | str = (),
         random_state: int | RandomState | None = None,
         device: Literal["auto", "cpu", "cuda"] = "auto",
         verbose: bool = False,
@@ -194,6 +200,7 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
         self.decay = decay
         self.validation_fraction = validation_fraction
         self.class_weight = class_weight
+        self.text_columns = text_columns
         self.random_state = random_state
         self.device = device
         self.verbose = verbose

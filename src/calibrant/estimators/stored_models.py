@@ -88,7 +88,7 @@ def attributes(kind: type, names: tuple[str, ...]) -> Kind:
 def _boosting_values(model: HistGradientBoostingClassifier) -> dict[str, Any]:
     if model.is_categorical_ is not None and np.any(model.is_categorical_):
         raise ValueError(
-            "save cannot write a HistGradientBoostingClassifier with categorical columns. Encode them first: "
+            "A HistGradientBoostingClassifier with categorical columns cannot be saved. Encode them first: "
             "make_pipeline(calibrant.data.TableEncoder(), HistGradientBoostingClassifier(categorical_features=None))."
         )
     trees = np.arange(model.n_trees_per_iteration_)
@@ -113,7 +113,13 @@ def _boosting(params: dict[str, Any], values: dict[str, Any]) -> StoredBoosting:
 
 
 def _encoder(params: dict[str, Any], values: dict[str, Any]) -> TableEncoder:
-    return TableEncoder.from_json(values["json"])
+    return TableEncoder.from_json(values["json"], values.get("arrays"))
+
+
+def encoder_values(encoder: TableEncoder) -> dict[str, Any]:
+    """A fitted encoder as JSON and arrays."""
+    arrays: Arrays = {}
+    return {"json": encoder.to_json(arrays), "arrays": arrays}
 
 
 KINDS: dict[type, Kind] = {
@@ -122,7 +128,7 @@ KINDS: dict[type, Kind] = {
     LogisticRegression: attributes(LogisticRegression, _LINE),
     DummyClassifier: attributes(DummyClassifier, _COMMON),
     StandardScaler: attributes(StandardScaler, _SCALER),
-    TableEncoder: Kind(lambda encoder: {"json": encoder.to_json()}, _encoder),
+    TableEncoder: Kind(encoder_values, _encoder),
 }
 """The models that can be stored, and pipelines of them."""
 _BY_NAME = {kind.__name__: kind for kind in KINDS}
@@ -145,8 +151,8 @@ def pack_model(model: Any, key: str, arrays: Arrays, *, fitted: bool = True) -> 
     if kind is None:
         names = ", ".join(own.__name__ for own in KINDS if own is not StoredBoosting)
         raise ValueError(
-            f"save cannot write a {type(model).__name__} without pickle. It writes {names}, and pipelines of these. "
-            "Keep this classifier as you keep other scikit-learn models, or use calibrant.SelfCalibratedClassifier."
+            f"Only {names}, and pipelines of these, can be saved without pickle; got a {type(model).__name__}. Keep "
+            "this classifier as you keep other scikit-learn models, or use calibrant.SelfCalibratedClassifier."
         )
     params = {} if type(model) is StoredBoosting else model.get_params(deep=False)
     if isinstance(params.get("random_state"), np.random.RandomState):

@@ -82,6 +82,11 @@ def to_onnx(
 def _write_classifier(classifier: Any, path: str | os.PathLike[str], dtype: str) -> None:
     check_choice("dtype", dtype, ("float32", "float64"))
     check_is_fitted(classifier)
+    if classifier.projection_ is not None:
+        raise ValueError(
+            f"ONNX files have dense inputs, but this classifier was fitted to {classifier.projection_.columns} sparse "
+            "columns. Use save, or fit to a dense array of fewer columns (sklearn.decomposition.TruncatedSVD)."
+        )
     graph, kind, classes = Graph(), np.dtype(dtype), classifier.classes_
     columns = len(classifier.scaling_.mean)
     table = "X" if dtype == "float64" else graph.cast("X", np.float64)

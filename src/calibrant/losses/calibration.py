@@ -13,7 +13,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from calibrant._renamed import renamed_arguments
 from calibrant._settings import check_choice
 from calibrant.losses.inputs import (
     batch_inputs,
@@ -29,7 +28,6 @@ from calibrant.losses.kernel_means import kernel_means
 Accuracy = Literal["soft", "hard"]
 
 
-@renamed_arguments(weights="sample_weight")
 def sece(
     logits: Tensor,
     labels: Tensor,
@@ -69,7 +67,6 @@ def sece(
     return _mean(gap.abs() if order == 1 else gap.square(), weights)  # Eq. (7)
 
 
-@renamed_arguments(weights="sample_weight")
 def dece(
     logits: Tensor,
     labels: Tensor,

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from dataclasses import dataclass
-from typing import Any, ClassVar
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from calibrant.bilevel import Adam, Bilevel, Callback, History, Plain, composed, one_cycle
+from calibrant._settings import check_choice
+from calibrant.bilevel import Adam, Bilevel, Callback, History, Optimizer, Plain, composed, cosine, one_cycle
 from calibrant.bilevel.dynamics import State
 from calibrant.bilevel.finite import NonFiniteError
 from calibrant.bilevel.run import Run
-from calibrant.methods.adapter import Group, Outcome, Solving
+from calibrant.methods.adapter import Compile, Group, Outcome, Solving
 from calibrant.methods.base import Method
+from calibrant.methods.fitted import Fitted
 from calibrant.methods.part import Part
 from calibrant.methods.task import Task, streams, total_steps
 
@@ -24,57 +29,233 @@ STRIDE = 5
 DECAY = 0.95
 PATIENCE = 0.3
 """Training stops if the average has not improved for this share of the run."""
+LOOKS = 20
+"""The most evaluations of the validation part in a run."""
+Precision = Literal["auto", "float32"]
+Shape = Literal["one-cycle", "cosine", "constant"]
+UserSchedule = Shape | Callable[[float], float]
 
 
 @dataclass(frozen=True)
 class AveragedNetwork(Method):
-    """One network: Adam with a one-cycle schedule; the result is a moving average of its weights.
+    """One network, whose result is a moving average of its weights.
 
-    With a validation part, the average is evaluated after every epoch, and the one with the lowest NLL is kept.
-    Training stops early if the NLL has not improved for 30 % of the run.
+    With a validation part, the average is evaluated after every epoch, but at most 20 times in a run, and the one with
+    the lowest NLL is kept.
 
     Parameters
     ----------
     epochs : int, optional
         Passes over the training data; None: ``steps`` steps or ``passes`` epochs, whichever is more.
-    learning_rate : float
-        The largest rate of the schedule.
+    learning_rate : float, optional
+        The largest rate of the schedule; None: that of ``optimizer``.
     batch_size : int, optional
         Samples per step for data in memory; a loader uses its own batch size.
     steps, passes : int
         The length of training if ``epochs`` is None.
+    optimizer : Optimizer
+        The optimiser with its largest learning rate. If its rate is a function of the step, ``schedule`` is not used.
+    schedule : {"one-cycle", "cosine", "constant"} or callable
+        The learning rate in the course of the run. A function gets the share of the run that is over, from 0 to 1, and
+        returns a factor of the learning rate.
+    warmup : float
+        The share of a one-cycle run in which the rate rises.
+    loss : callable ``(logits, labels) -> losses``, optional
+        The training loss, with one value per sample; None: cross-entropy. A ``torch.nn.CrossEntropyLoss`` may have
+        class weights and label smoothing.
+    precision : {"auto", "float32"}
+        "auto" trains in bfloat16 and the channels-last format on a GPU that has bfloat16; if the network fails with
+        these, a warning says so and it is trained without them.
+    patience : float, optional
+        Training stops if the NLL has not improved for this share of the run. None: it runs to the end.
+    restarts : int
+        If training diverges, it is repeated at half the learning rate, at most this many times, with a warning.
+    kind : str
+        The kind of network that the settings are for; see :mod:`calibrant.methods.recipes`.
     """
 
     one_by_one: ClassVar[bool] = True
     epochs: int | None = None
-    learning_rate: float = 0.003
+    learning_rate: float | None = None
     batch_size: int | None = 128
     steps: int = 1200
     passes: int = 20
+    optimizer: Optimizer = field(default=Adam(0.003), kw_only=True)
+    schedule: UserSchedule = field(default="one-cycle", kw_only=True)
+    warmup: float = field(default=0.2, kw_only=True)
+    loss: Any = field(default=None, kw_only=True)
+    precision: Precision = field(default="float32", kw_only=True)
+    patience: float | None = field(default=PATIENCE, kw_only=True)
+    restarts: int = field(default=0, kw_only=True)
+    kind: str = field(default="", kw_only=True)
 
     def __post_init__(self) -> None:
-        if not self.learning_rate > 0:
+        if self.learning_rate is not None and not self.learning_rate > 0:
             raise ValueError(f"learning_rate must be positive; got {self.learning_rate}.")
+        if not callable(self.schedule):
+            check_choice("schedule", self.schedule, get_args(Shape))
+        check_choice("precision", self.precision, get_args(Precision))
+
+    @property
+    def rate(self) -> float:
+        """The largest learning rate; NaN if the optimiser's rate is a function of the step."""
+        given = self.optimizer.learning_rate if self.learning_rate is None else self.learning_rate
+        return math.nan if callable(given) else float(given)
+
+    @property
+    def story(self) -> str:
+        """The settings in a few words, such as "SGD, one cycle up to 0.1"."""
+        course = "a schedule of its own" if callable(self.schedule) or math.isnan(self.rate) else self.schedule
+        told = f"{type(self.optimizer).__name__}, {course.replace('-', ' ')}"
+        return (
+            told if math.isnan(self.rate) else f"{told}{' up to' if course == 'one-cycle' else ' from'} {self.rate:g}"
+        )
 
     def data(self, task: Task) -> dict[str, Any]:
         return streams(task, self.batch_size, val=False)
 
     def problem(self, model: nn.Module, task: Task) -> Bilevel:
-        return Bilevel(model, **self.data(task), inner_loss=composed(), seed=task.seed)
+        inner = composed() if self.loss is None else composed(per_sample(self.loss))
+
+        def posed(**precision: Any) -> Bilevel:
+            return Bilevel(model, **self.data(task), inner_loss=inner, seed=task.seed, **precision)
+
+        first = next(model.parameters())
+        if self.precision == "auto" and first.is_cuda and torch.cuda.is_bf16_supported():
+            for lost, settings in (("", {"channels_last": True}), ("the channels-last format", {})):
+                try:
+                    found = posed(autocast=torch.bfloat16, **settings)
+                except (RuntimeError, TypeError, ValueError, NotImplementedError):
+                    continue
+                if lost:
+                    _tell_lost(lost)
+                return found
+            found = posed()
+            _tell_lost("bfloat16 and the channels-last format")
+            return found
+        return posed()
 
     def solving(self, group: Group) -> Solving:
         batches = group.problems[0].train.batches
         steps = max(2, total_steps(batches, self.epochs, 1, self.steps, self.passes))
+        every = max(1, batches // STRIDE, -(-steps // (STRIDE * LOOKS)))
+        callbacks: list[Callback] = [BestAverage(group.tasks[0].val, every=every, patience=self.patience)]
+        if self.restarts:
+            callbacks.append(Divergence(group.tasks[0].n_classes, every=max(1, batches // (4 * STRIDE))))
         return Solving(
             hypergradient=Plain(STRIDE),
-            inner_optimizer=Adam(one_cycle(self.learning_rate, steps, warmup=0.2)),
+            inner_optimizer=self.scheduled(steps),
             steps=[steps],
-            callbacks=[BestAverage(group.tasks[0].val, every=max(1, batches // STRIDE))],
+            callbacks=callbacks,
             history=History(),
         )
 
+    def scheduled(self, steps: int) -> Optimizer:
+        """The optimiser with its schedule for a run of ``steps`` steps."""
+        schedule, rate = self.schedule, self.rate
+        if math.isnan(rate):
+            return self.optimizer
+        if callable(schedule):
+            given = schedule
+            return replace(self.optimizer, learning_rate=lambda step: rate * given(min(1.0, (step - 1) / (steps - 1))))
+        courses = {
+            "one-cycle": lambda: one_cycle(rate, steps, warmup=self.warmup),
+            "cosine": lambda: cosine(rate, steps),
+        }
+        return replace(self.optimizer, learning_rate=courses[schedule]() if schedule in courses else rate)
+
     def learned(self, outcome: Outcome) -> dict[str, Any]:
         return {"history": {"inner_loss": outcome.history.get("inner_loss")}}
+
+    @classmethod
+    def fit_group(
+        cls,
+        methods: Sequence[AveragedNetwork],
+        tasks: Sequence[Task],
+        callbacks: Sequence[Callback] = (),
+        compile: Compile = "auto",
+    ) -> list[Fitted]:
+        method = methods[0]
+        try:
+            return super().fit_group(methods, tasks, callbacks, compile)
+        except NonFiniteError:
+            if len(methods) > 1 or not method.restarts or math.isnan(method.rate):
+                raise
+        slower = replace(method, learning_rate=method.rate / 2, restarts=method.restarts - 1)
+        found = cls.fit_group([slower], tasks, callbacks, compile)
+        warnings.warn(
+            f"Training diverged at a learning rate of {method.rate:g} and was repeated at {slower.rate:g}. Pass "
+            f"learning_rate={slower.rate:g} or less to save the first attempt.",
+            UserWarning,
+            stacklevel=2,
+        )
+        return found
+
+
+def _tell_lost(what: str) -> None:
+    warnings.warn(
+        f"The network cannot be trained with {what}, so it is trained without, which is slower. Pass "
+        'precision="float32" to avoid this warning.',
+        UserWarning,
+        stacklevel=2,
+    )
+
+
+def per_sample(loss: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
+    """A loss with one value per sample, from a module of torch with a mean over the batch or from any function.
+
+    The mean of the values is torch's mean: with class weights, it divides by the sum of the weights of the labels.
+    """
+    if not isinstance(loss, nn.Module) or getattr(loss, "reduction", None) != "mean":
+        return loss
+    whole = copy.deepcopy(loss)
+    whole.reduction = "none"  # type: ignore[assignment]
+    return PerSample(whole, getattr(loss, "weight", None))
+
+
+@dataclass(frozen=True)
+class PerSample:
+    """A torch loss without reduction, scaled so that its mean is that of torch's weighted mean."""
+
+    loss: nn.Module
+    weight: Tensor | None = None
+
+    def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
+        losses = self.loss.to(logits)(logits, targets)
+        return losses if self.weight is None else losses / self.weight.to(logits)[targets].mean()
+
+
+class Divergence(Callback):
+    """Raise an error if the training loss is far above its start and above chance.
+
+    The loss is smoothed over about 50 steps. "Far above" is twice the first loss, or twice log C if that is more.
+    """
+
+    def __init__(self, n_classes: int, *, every: int) -> None:
+        self.chance, self.every = math.log(n_classes), every
+        self._first: Tensor | None = None
+        self._smooth: Tensor | None = None
+
+    def on_start(self, run: Run) -> None:
+        if run.step == 0:
+            self._first = self._smooth = None
+
+    def on_step(self, run: Run) -> None:
+        loss = run.inner_losses.mean()
+        if self._first is None or self._smooth is None:
+            self._first, self._smooth = run.inner_losses[0], loss
+        self._smooth = torch.lerp(self._smooth, loss, 0.1)
+        if run.step % self.every == 0 and float(self._smooth) > 2 * max(self.chance, float(self._first)):
+            raise NonFiniteError(
+                f"The training loss rose from {float(self._first):.3g} to {float(self._smooth):.3g} at outer step "
+                f"{run.step}: training diverges. Use a smaller learning rate."
+            )
+
+    def state_dict(self) -> dict[str, Any]:
+        return {} if self._first is None else {"first": self._first, "smooth": self._smooth}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._first, self._smooth = state.get("first"), state.get("smooth")
 
 
 class BestAverage(Callback):
@@ -89,8 +270,8 @@ class BestAverage(Callback):
     best_step : the outer step with the lowest NLL
     """
 
-    def __init__(self, part: Part | None, *, every: int = 1) -> None:
-        self.part, self.every = part, every
+    def __init__(self, part: Part | None, *, every: int = 1, patience: float | None = PATIENCE) -> None:
+        self.part, self.every, self.patience = part, every, patience
         self.nll, self.best_step = math.inf, 0
         self._average: State | None = None
         self._best: State | None = None
@@ -119,7 +300,7 @@ class BestAverage(Callback):
             )
         if value < self.nll:
             self.nll, self.best_step, self._best = value, run.step, self._average
-        elif run.step - self.best_step >= PATIENCE * run.outer_steps:
+        elif self.patience is not None and run.step - self.best_step >= self.patience * run.outer_steps:
             run.stop("the validation NLL no longer improves")
 
     def on_end(self, run: Run) -> None:

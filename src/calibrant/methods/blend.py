@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
+from scipy.sparse import csr_array
 from scipy.special import log_softmax
 from torch import Tensor
 
@@ -95,10 +96,10 @@ class Blend(Fitted):
         """The names of the members, in the order of the pool's weights."""
         return (*([NETWORK] if self.mixture else []), *self.others)
 
-    def probs(self, inputs: Any) -> Tensor:
+    def probs(self, inputs: Any, sparse: csr_array | None = None) -> Tensor:
         each = [] if self.mixture is None else [self.mixture.mean(inputs).cpu().numpy()]
         values = torch.as_tensor(inputs, device="cpu").numpy()
-        each += [model.scores(values) for model in self.others.values()]
+        each += [model.scores(values, sparse) for model in self.others.values()]
         scores = torch.from_numpy(np.reshape(each, (len(each), len(values), len(self.pool.bias))))
         return torch.from_numpy(self.pool.probs(scores.log_softmax(2).numpy()))
 
@@ -227,4 +228,4 @@ def _rows(fit: CrossFit, mixture: Mixture, train: int) -> Rows:
         right[:train] -= mixture.extras["suspicion"].double().numpy()
         weights = right if weights is None else right * weights
     inputs = np.asarray(data.inputs.cpu().numpy(), dtype=np.float64)
-    return Rows(inputs, data.labels.cpu().numpy(), weights, mixture.extras["held_out"].shape[1])
+    return Rows(inputs, data.labels.cpu().numpy(), weights, mixture.extras["held_out"].shape[1], data.sparse)

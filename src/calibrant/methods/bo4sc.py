@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant._settings import check_choice, shown
 from calibrant.bilevel import (
     CG,
@@ -47,7 +46,6 @@ Weights = Literal["sample", "prior", "neighbours", "network"]
 Companion = Literal["l2", "l2-unit", "label-smoothing", "label-noise"]
 
 
-@renamed_arguments(outer_rate="outer_learning_rate", also_rate="also_learning_rate")
 @dataclass(frozen=True)
 class BO4SC(Method):
     """Algorithm 1 of the first paper: learn one weight per training sample so that held-out confidence is right.
@@ -137,9 +135,6 @@ class BO4SC(Method):
     keep_history: bool = False
 
     varying: ClassVar[frozenset[str]] = frozenset({"learning_rate", "outer_learning_rate", "alpha", "epochs"})
-
-    outer_rate = renamed_attribute("outer_rate", "outer_learning_rate")
-    also_rate = renamed_attribute("also_rate", "also_learning_rate")
 
     def __post_init__(self) -> None:
         if self.weights is None and self.also == ():

@@ -16,7 +16,15 @@ from calibrant.methods.calibrated_mean import held_out_losses, last_step
 from calibrant.methods.crossfit import CrossFit, FoldTask, fold_tasks
 from calibrant.methods.dealing import deal, folds_of, row_groups
 from calibrant.methods.fitted import Mixture
-from calibrant.methods.tabular import PlainNetwork, TabularNetwork, column_strengths, pooled_part, rotated, rotated_back
+from calibrant.methods.tabular import (
+    PlainNetwork,
+    TabularNetwork,
+    column_strengths,
+    on_axes,
+    only_projected,
+    pooled_part,
+    rotated_back,
+)
 from calibrant.methods.task import Task
 
 if TYPE_CHECKING:
@@ -149,7 +157,7 @@ def cross_fits(
     axes = [methods[0].given.axes(task) for task in tasks]
     given = methods[0].given
     shown = [
-        task if own is None else rotated(task, own, given.hidden, given.activation)
+        on_axes(task, own, given.hidden, given.activation) if own is not None or only_projected(task) else task
         for task, own in zip(tasks, axes, strict=True)
     ]
     found: list[list[CrossFit]] = [[] for _ in tasks]

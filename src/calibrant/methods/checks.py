@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -15,6 +15,9 @@ from calibrant.methods.part import Part
 from calibrant.models.given import copied
 from calibrant.models.outputs import call, logits_of
 from calibrant.models.seeding import generators_restored
+
+ROWS, FEWEST = 2000, 200
+"""The most and the fewest rows on which a trained network is compared with chance."""
 
 
 def count_classes(model: nn.Module, inputs: Mapping[str, Any]) -> int:
@@ -102,6 +105,34 @@ def not_finite(part: Part | None, name: str) -> str:
         bad |= ~values.isfinite().reshape(len(values), -1).all(1)
     rows = bad.nonzero()[:, 0].tolist()
     return f" In {name}, {len(rows)} of {len(part)} inputs are not finite; the first is row {rows[0]}." if rows else ""
+
+
+def warn_at_chance(predict: Callable[[Any], Tensor], part: Part) -> None:
+    """Warn if a trained network is not better than the frequencies of the classes, on up to 2,000 rows of a part.
+
+    With fewer than 200 rows nothing is said. "Better" means a log-loss that is lower by more than its standard error.
+    """
+    probs, labels, count = [], [], 0
+    for inputs, known in part.pieces():
+        probs.append(predict(inputs).cpu().double())
+        labels.append(known.cpu())
+        count += len(known)
+        if count >= ROWS:
+            break
+    if count < FEWEST:
+        return
+    found, known = torch.cat(probs)[:ROWS], torch.cat(labels)[:ROWS]
+    frequencies = known.bincount(minlength=found.shape[1]).double() / len(known)
+    losses, chance = (-p.clamp_min(1e-300).log() for p in (found[torch.arange(len(known)), known], frequencies[known]))
+    gains = chance - losses
+    if float(gains.mean()) <= float(gains.std()) / len(gains) ** 0.5:
+        warnings.warn(
+            f"The network is at chance level: its log-loss is {float(losses.mean()):.4g}, and the frequencies of the "
+            f"classes alone give {float(chance.mean()):.4g}. Look for labels that do not belong to the inputs and for "
+            "inputs that are not scaled, or try another learning_rate or more epochs.",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 def warn_about(train: Any, val: Any, part: Part, n_classes: int) -> None:

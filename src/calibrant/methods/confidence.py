@@ -9,7 +9,6 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant._settings import check_choice
 from calibrant.bilevel import Adam, Bilevel, Direct, Hypergradient, LogitMap
 from calibrant.bilevel.outer_variables.logit_map import BehindMap
@@ -27,7 +26,6 @@ FEW = 2000
 """With fewer held-out samples, the map of the training run is replaced by one fitted after training."""
 
 
-@renamed_arguments(meta_rate="outer_learning_rate", meta_batch="outer_batch_size")
 @dataclass(frozen=True)
 class LearnedConfidence(NetworkTraining):
     """Cross-entropy training with a confidence map as outer variable (:class:`calibrant.bilevel.LogitMap`).
@@ -71,9 +69,6 @@ class LearnedConfidence(NetworkTraining):
     outer_batch_size: int = 512
     start: float = 0.3
     outer_loss: Literal["nll", "brier"] = "nll"
-
-    meta_rate = renamed_attribute("meta_rate", "outer_learning_rate")
-    meta_batch = renamed_attribute("meta_batch", "outer_batch_size")
 
     def __post_init__(self) -> None:
         check_choice("outer_loss", self.outer_loss, ("nll", "brier"))

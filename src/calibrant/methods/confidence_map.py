@@ -8,6 +8,7 @@ during training instead.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -113,23 +114,58 @@ def fit_map(logits: Tensor, labels: Tensor, sample_weight: Tensor | None = None,
     constant keeps that temperature near 1. ``hidden=0`` always gives a temperature.
     """
     logits, labels, share = _prepared(logits, labels, sample_weight)
-    found = LogitMap(hidden).double()
-    described, values = describe(logits), list(found.parameters())
+    found = LogitMap(hidden).double().requires_grad_(False)
+    values = list(found.parameters())
+    best = minimize(
+        _Penalised(found, logits, labels, share),
+        torch.cat([v.reshape(-1) for v in values]).numpy(),
+        jac=True,
+        method="L-BFGS-B",
+        options={"maxiter": 100},
+    )
+    pieces = torch.from_numpy(best.x).split([v.numel() for v in values])
+    for value, piece in zip(values, pieces, strict=True):
+        value.copy_(piece.view_as(value))
+    return found
 
-    def cost(flat: np.ndarray) -> tuple[float, np.ndarray]:
-        _set(values, flat)
-        scaled = logits * torch.exp(found.log_factor(described)).unsqueeze(1)
-        first = found.first.square().sum() + found.first_bias.square().sum()
-        last = (found.second / SPREAD).square().sum() + (found.constant / CONSTANT_SPREAD).square().sum()
-        total = share @ _losses(scaled, labels) + 0.5 * (first + last)
-        gradients = torch.autograd.grad(total, values)
-        return float(total.detach()), torch.cat([g.reshape(-1) for g in gradients]).numpy()
 
-    start = torch.cat([v.detach().reshape(-1) for v in values]).numpy()
-    with torch.enable_grad():
-        best = minimize(cost, start, jac=True, method="L-BFGS-B", options={"maxiter": 100})
-    _set(values, best.x)
-    return found.requires_grad_(False)
+class _Penalised:
+    """The total log-loss of mapped logits plus the priors, and its gradient in the parameters of the map.
+
+    The gradient is written out in numpy: with autograd, the small operations wait for threads on a machine with many
+    cores.
+    """
+
+    def __init__(self, given: LogitMap, logits: Tensor, labels: Tensor, share: Tensor) -> None:
+        self.described, self.hidden, self.bound = describe(logits).numpy(), given.hidden, math.log(given.largest)
+        self.labels, self.share, self.rows = labels.numpy(), share.numpy(), np.arange(len(labels))
+        self.logits = (logits - logits.amax(1, keepdim=True)).numpy()  # at most 0, so that no exponential overflows
+        self.scaled = np.empty_like(self.logits)  # kept, because memory that is new at every call is slow
+
+    def __call__(self, flat: np.ndarray) -> tuple[float, np.ndarray]:
+        first, first_bias, second, constant = np.split(flat, np.cumsum([self.described.shape[1], 1, 1]) * self.hidden)
+        first = first.reshape(self.hidden, self.described.shape[1])
+        hidden = np.tanh(self.described @ first.T + first_bias)
+        log_factor = hidden @ second + constant
+        factor = np.exp(log_factor.clip(-self.bound, self.bound))
+        exponentials = np.exp(np.multiply(self.logits, factor[:, None], out=self.scaled), out=self.scaled)
+        total = exponentials.sum(1)
+        chosen = self.logits[self.rows, self.labels]
+        precision = 1 / SPREAD**2, 1 / CONSTANT_SPREAD**2
+        squares = flat[: -self.hidden - 1] @ flat[: -self.hidden - 1]
+        penalty = 0.5 * (squares + precision[0] * second @ second + precision[1] * constant @ constant)
+        loss = self.share @ (np.log(total) - factor * chosen) + penalty
+        # d loss / d log_factor of a row: factor · (Σ_c p_c z_c − z_y), and 0 where the factor is at its bound
+        slope = self.share * factor * (np.einsum("nc,nc->n", exponentials, self.logits) / total - chosen)
+        slope *= np.abs(log_factor) <= self.bound
+        inner = slope[:, None] * second * (1 - hidden**2)
+        gradients = (
+            inner.T @ self.described + first,
+            inner.sum(0) + first_bias,
+            hidden.T @ slope + precision[0] * second,
+            slope.sum() + precision[1] * constant,
+        )
+        return float(loss), np.concatenate([g.reshape(-1) for g in gradients])
 
 
 @dataclass(frozen=True)
@@ -182,10 +218,3 @@ def _prepared(logits: Tensor, labels: Tensor, weights: Tensor | None) -> tuple[T
 
 def _losses(logits: Tensor, labels: Tensor) -> Tensor:
     return F.cross_entropy(logits, labels, reduction="none")
-
-
-def _set(values: Sequence[Tensor], flat: np.ndarray) -> None:
-    pieces = torch.from_numpy(flat).split([v.numel() for v in values])
-    with torch.no_grad():
-        for value, piece in zip(values, pieces, strict=True):
-            value.copy_(piece.view_as(value))

@@ -58,11 +58,11 @@ def fold_tasks(
     task: Task, pooled: Part, dealt: Sequence[Fold], constants: dict[str, Tensor] | None = None
 ) -> list[FoldTask]:
     """One task for each fold. Several networks start as in :meth:`Task.again`; a single one as given."""
-    result = []
+    result, dense = [], pooled.without_sparse
     for k, fold in enumerate(dealt):
         seed = mix(task.seed, k) % 2**31
         model = task.again(seed).model if len(dealt) > 1 else task.model
-        parts = pooled[fold.train], pooled[fold.judge]
+        parts = dense[fold.train], dense[fold.judge]
         result.append(FoldTask(*parts, task.n_classes, seed, model, fold, pooled, constants or {}))
     return result
 
@@ -89,8 +89,9 @@ class CrossFit:
     def held_out_logits(self) -> Tensor:
         """The mean logits of the networks that were not trained on a row, (n, C); NaN if all networks were."""
         total: Tensor | None = None
+        dense = self.data.without_sparse
         for head, fold, share in zip(self.heads, self.folds, self.shares or [1.0] * len(self.heads), strict=True):
-            own = torch.cat([network_logits(head, x) for x, _ in self.data[fold.held].pieces()]).double()
+            own = torch.cat([network_logits(head, x) for x, _ in dense[fold.held].pieces()]).double()
             if total is None:
                 total, count = own.new_zeros(len(self.data), own.shape[1]), own.new_zeros(len(self.data), 1)
             total[fold.held] += share * own

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointError
 
 from calibrant._device import resolve_device
@@ -19,9 +20,10 @@ from calibrant.bilevel import Callback, NonFiniteError
 from calibrant.bilevel.arguments import check_one_process
 from calibrant.bilevel.callbacks.base import as_callbacks
 from calibrant.methods.adapter import Compile
+from calibrant.methods.averaged import Precision, UserSchedule
 from calibrant.methods.base import Method
-from calibrant.methods.checks import check_precision, count_classes, not_finite, warn_about
-from calibrant.methods.default import Calibration, default_method, one_network, several_networks
+from calibrant.methods.checks import check_precision, count_classes, not_finite, warn_about, warn_at_chance
+from calibrant.methods.default import Calibration, default_method, one_network, several_networks, story_of
 from calibrant.methods.freezing import Freeze, frozen
 from calibrant.methods.loaded import as_part, checked
 from calibrant.methods.names import ALL_METHODS
@@ -29,6 +31,7 @@ from calibrant.methods.networks import Recipe
 from calibrant.methods.newness import is_new
 from calibrant.methods.part import few_inputs
 from calibrant.methods.plain_modules import form_of
+from calibrant.methods.recipes import as_optimizer
 from calibrant.methods.safeguards import Interruptible, Opening, Progress, Resumable
 from calibrant.methods.task import Model, Task, Unchanged
 from calibrant.methods.trained import Trained
@@ -42,7 +45,7 @@ def fit(
     train: Any,
     val: Any = None,
     *,
-    method: Method | str | None = None,
+    method: Method | str | None = "auto",
     epochs: int | None = None,
     freeze: Freeze | None = None,
     head: str | None = None,
@@ -58,6 +61,11 @@ def fit(
     networks: int | None = None,
     calibration: Calibration | None = None,
     redraw: bool | None = None,
+    pretrained: bool | None = None,
+    optimizer: Any = None,
+    schedule: UserSchedule | None = None,
+    loss: Callable[[Tensor, Tensor], Tensor] | None = None,
+    precision: Precision = "auto",
 ) -> Trained:
     """Train your own network and calibrate it.
 
@@ -79,9 +87,11 @@ def fit(
         used to select the best state, to fit the temperature, and for the outer level of bilevel methods. Not all
         methods need it. Keep separate data for testing.
     method : Method, or its name in ``calibrant.methods.names.ALL_METHODS``
-        Default: :func:`calibrant.methods.default_method`. The fields ``hidden`` and ``activation`` of a method are not
-        used. ``batch_size`` is not used with loaders. The second paper's methods, such as "flg-sece", "focal-control",
-        "ce" and "recommended", use SGD with a learning rate for image networks; set ``learning_rate`` for others.
+        "auto", the default: :func:`calibrant.methods.default_method`. ``extras["method"]`` of the result says in one
+        line what it took and why, and ``verbose=True`` prints it. The fields ``hidden`` and ``activation`` of a method
+        are not used. ``batch_size`` is not used with loaders. The second paper's methods, such as "flg-sece",
+        "focal-control", "ce" and "recommended", use SGD with a learning rate for image networks; set ``learning_rate``
+        for others.
     epochs : int, optional
         Passes over the training data. Default: the method's.
     freeze : "backbone" or names of submodules and parameters, optional
@@ -123,6 +133,23 @@ def fit(
     redraw : bool, optional
         Whether methods that train several networks redraw the parameters of each. Default: they do if the parameters
         look freshly initialised by torch. Otherwise every network starts from the given parameters.
+
+    pretrained : bool, optional
+        Whether the network is fine-tuned, with a low learning rate and few steps. Default: the parameters tell
+        (:func:`calibrant.methods.newness.is_pretrained`).
+    optimizer : Optimizer, optional
+        Your own optimiser instead of the recipe's: one of :mod:`calibrant.bilevel`, such as ``SGD(0.1, momentum=0.9)``,
+        or an SGD, Adam or AdamW of ``torch.optim``, of which the settings are used. One network is then trained, with
+        averaged weights and a calibrated result. This also holds for ``schedule`` and ``loss``.
+    schedule : {"one-cycle", "cosine", "constant"} or callable, optional
+        The course of the learning rate. A function gets the share of the run that is over, from 0 to 1, and returns a
+        factor of the learning rate.
+    loss : callable ``(logits, labels) -> losses``, optional
+        Your own training loss with one value per sample, or a ``torch.nn.CrossEntropyLoss``, which may have class
+        weights and label smoothing. Calibration always minimises the plain log-loss on ``val``.
+    precision : {"auto", "float32"}
+        "auto" lets the recipes use bfloat16 and the channels-last format on a GPU. If the network fails with these, a
+        warning says so and it is trained without them.
 
     Returns
     -------
@@ -166,10 +193,19 @@ def fit(
         raise ValueError("freeze needs a module; got a function. Freeze the parts inside that function instead.")
     form = form_of(given, few, head)
     task = Task(first, second, n_classes, seed, start, head=head)
-    settings = {"epochs": epochs, "learning_rate": learning_rate}
+    method = None if isinstance(method, str) and method == "auto" else method
+    own = {"optimizer": None if optimizer is None else as_optimizer(optimizer), "schedule": schedule, "loss": loss}
+    settings = {"epochs": epochs, "learning_rate": learning_rate, **own}
+    if method is None and networks is None and any(value is not None for value in own.values()):
+        networks = 1
+    if precision != "auto":
+        settings["precision"] = precision
     wanted = with_settings(
-        chosen(method, task, networks, calibration), {k: v for k, v in settings.items() if v is not None}
+        chosen(method, task, networks, calibration, pretrained), {k: v for k, v in settings.items() if v is not None}
     )
+    story = story_of(wanted) if method is None else ""
+    if verbose and story:
+        print(story, file=sys.stderr)
     if compile != "inductor" and not is_own(given):
         wanted = eager(wanted)
     resumable = None if checkpoint is None else Resumable(checkpoint, checkpoint_seconds)
@@ -195,6 +231,11 @@ def fit(
     if resumable is not None and not interrupt.pressed:
         resumable.clear()
     modules = [network.export(copied(given)).eval() for network in fitted.networks]
+    if story:
+        fitted.extras["method"] = story
+    if not interrupt.pressed:
+        with generators_restored(next(given.parameters())):
+            warn_at_chance(fitted.probs, first if second is None else second)
     result = Trained(fitted, tuple(modules), form)
     for watcher in watchers:
         watcher.finish(result)
@@ -230,7 +271,11 @@ def other_models(model: Any) -> str:
 
 
 def chosen(
-    method: Method | str | None, task: Task, networks: int | None = None, calibration: Calibration | None = None
+    method: Method | str | None,
+    task: Task,
+    networks: int | None = None,
+    calibration: Calibration | None = None,
+    pretrained: bool | None = None,
 ) -> Method:
     """The method to use: a given method, one named in ``ALL_METHODS``, or the default."""
     if networks is not None and (method is not None or networks < 1):
@@ -242,12 +287,12 @@ def chosen(
         )
     how: Calibration = calibration or "auto"
     if networks == 1:
-        return one_network(task.model, task, how)
+        return one_network(task.model, task, how, pretrained)
     if networks is not None:
         assert task.model is not None
         return several_networks(task.model, task, networks, how)
     if method is None:
-        return default_method(task.model, task, how)
+        return default_method(task.model, task, how, pretrained)
     if isinstance(method, str):
         if method not in ALL_METHODS:
             near = get_close_matches(method.lower().replace("_", "-"), ALL_METHODS, n=1, cutoff=0.75)

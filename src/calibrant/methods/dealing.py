@@ -167,7 +167,12 @@ def row_groups(part: Part) -> np.ndarray | None:
 
     These are rows of one group, and exact copies, whatever their labels.
     """
-    return joined(None if part.groups is None else part.groups.cpu().numpy(), copy_groups(_stored(part)))
+    return joined(None if part.groups is None else part.groups.cpu().numpy(), copies_of(part))
+
+
+def copies_of(part: Part) -> np.ndarray | None:
+    """The groups of exact copies (:func:`calibrant.data.copies.copy_groups`), by all columns."""
+    return copy_groups(_stored(part) if part.sparse is None else part.sparse)
 
 
 def grouped(task: Task) -> Task:

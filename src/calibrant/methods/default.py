@@ -13,6 +13,7 @@ from calibrant.methods.confidence_map import WithConfidenceMap
 from calibrant.methods.cross_fitted import CrossFitted
 from calibrant.methods.newness import is_new
 from calibrant.methods.part import FULL_BATCH
+from calibrant.methods.recipes import recipe_for
 from calibrant.methods.standard import Standard
 from calibrant.methods.task import Model, Task, Unchanged
 from calibrant.methods.varied_rates import MOST, VariedRates
@@ -29,11 +30,12 @@ BEST = Standard(epochs=None, learning_rate=0.001, batch_size=128, best=True)
 """Plain training, with the last or the best state: the rivals of the default in its test and benchmark."""
 NEW = AveragedNetwork()
 TUNED = AveragedNetwork(steps=800, passes=4)
-TUNED_LARGE = AveragedNetwork(learning_rate=0.0001, steps=400, passes=4)
-"""How to train one network: new; pretrained with at most a million parameters; pretrained and larger."""
+"""How to train each of several networks: new, or pretrained. One network is trained by its recipe."""
 
 
-def default_method(model: Model | None, task: Task, calibration: Calibration = "auto") -> Method:
+def default_method(
+    model: Model | None, task: Task, calibration: Calibration = "auto", pretrained: bool | None = None
+) -> Method:
     """The default method for a model and a task.
 
     "Small data" means at most 4,096 training samples and a model with at most a million parameters.
@@ -42,7 +44,8 @@ def default_method(model: Model | None, task: Task, calibration: Calibration = "
       evaluated on its held-out fold, so no labels are set aside for validation.
     * Small data with a validation part, in a loader or with a pretrained model: :class:`VariedRates`, three networks
       with different learning rates. The subset with the lowest validation loss is kept.
-    * Otherwise one network, :class:`AveragedNetwork`.
+    * Otherwise one network, :class:`AveragedNetwork`, with the recipe for its kind
+      (:data:`calibrant.methods.recipes.RECIPES`).
 
     In the last two cases, with a validation part, a confidence map follows
     (:class:`calibrant.methods.confidence_map.WithConfidenceMap`). One network with averaged weights and a confidence
@@ -51,8 +54,7 @@ def default_method(model: Model | None, task: Task, calibration: Calibration = "
     map is a temperature if the validation part has fewer than 1,000 rows, or if cross-validation finds no gain above
     its standard error. ``calibration="temperature"`` always gives a temperature.
 
-    A pretrained model (``calibrant.methods.newness.is_new`` is False) is fine-tuned in fewer steps, and a large one
-    with a lower learning rate.
+    ``pretrained`` says whether a model that is trained alone is fine-tuned; None: its parameters tell.
     """
     if few(task) and (model is None or size_of(example_of(model, task)) <= PARAMETERS):
         loaded = any(part.loaded for part in (task.train, task.val) if part is not None)
@@ -60,12 +62,14 @@ def default_method(model: Model | None, task: Task, calibration: Calibration = "
             return CrossFitted()
         if task.val is not None and model is not None:
             return several_networks(model, task, NETWORKS, calibration)
-    return one_network(model, task, calibration)
+    return one_network(model, task, calibration, pretrained)
 
 
-def one_network(model: Model | None, task: Task, calibration: Calibration = "auto") -> Method:
-    """One network with averaged weights, calibrated if there is a validation part."""
-    base = training(model, task)
+def one_network(
+    model: Model | None, task: Task, calibration: Calibration = "auto", pretrained: bool | None = None
+) -> Method:
+    """One network, trained by the recipe for its kind, and calibrated if there is a validation part."""
+    base = NEW if model is None else recipe_for(example_of(model, task), pretrained)
     return base if task.val is None else calibrated(base, calibration)
 
 
@@ -76,8 +80,10 @@ def several_networks(model: Model, task: Task, count: int, calibration: Calibrat
             raise ValueError(
                 f"networks must be at most {MOST} with validation data, because all subsets are compared; got {count}."
             )
-        return calibrated(VariedRates(training(model, task), count), calibration)
-    return Ensemble(training(model, task), count) if task.train.loaded else CrossFitted(folds=count)
+        module = example_of(model, task)
+        base = (NEW if is_new(module) else TUNED) if few(task) else recipe_for(module)
+        return calibrated(VariedRates(base, count), calibration)
+    return Ensemble(recipe_for(example_of(model, task)), count) if task.train.loaded else CrossFitted(folds=count)
 
 
 def calibrated(base: Method, calibration: Calibration) -> Method:
@@ -85,12 +91,18 @@ def calibrated(base: Method, calibration: Calibration) -> Method:
     return WithConfidenceMap(base) if calibration == "auto" else WithConfidenceMap(base, hidden=0)
 
 
-def training(model: Model | None, task: Task) -> AveragedNetwork:
-    """How to train each network: a pretrained one in fewer steps, and a large pretrained one with a lower rate."""
-    module = None if model is None else example_of(model, task)
-    if module is None or is_new(module):
-        return NEW
-    return TUNED if size_of(module) <= PARAMETERS else TUNED_LARGE
+def story_of(method: Method) -> str:
+    """What a default method trains and why, in one line."""
+    if isinstance(method, WithConfidenceMap):
+        return story_of(method.base)
+    if isinstance(method, AveragedNetwork):
+        return f"{method.kind}: {method.story}" if method.kind else method.story
+    if isinstance(method, VariedRates):
+        first = "searched learning rates" if not method.base.kind else f"learning rates around {method.base.rate:g}"
+        return f"{'few samples' if not method.base.kind else method.base.kind}: {method.members} networks, {first}"
+    if isinstance(method, CrossFitted):
+        return f"few samples in memory and a new network: {method.folds} networks on folds of all samples"
+    return repr(method)
 
 
 def few(task: Task) -> bool:

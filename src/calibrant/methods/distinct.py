@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.data.copies import copy_groups
+from calibrant.methods.dealing import copies_of
 from calibrant.methods.fitted import Fitted
 from calibrant.methods.tabular import bare
 from calibrant.methods.task import Task
@@ -31,7 +31,7 @@ def merged(task: Task) -> tuple[Task, Tensor | None]:
     part = task.train
     if part.groups is None or task.val is not None or task.splits is not None or not bare(task):
         return task, None
-    if (copies := copy_groups(part.inputs.cpu().numpy())) is None:
+    if (copies := copies_of(part)) is None:
         return task, None
     codes = copies * task.n_classes + part.labels.cpu().numpy()
     _, first, place = np.unique(codes, return_index=True, return_inverse=True)

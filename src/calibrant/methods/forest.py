@@ -99,7 +99,7 @@ class Forest:
         if self.column.dtype.kind not in "iu" or ((self.column < 0) | (self.column >= n_classes)).any():
             raise ValueError("a tree of a forest belongs to a class that does not exist")
 
-    def scores(self, inputs: np.ndarray) -> np.ndarray:
+    def scores(self, inputs: np.ndarray, sparse: Any = None) -> np.ndarray:
         """Logits, (n, C). NaN is treated as missing."""
         return self.baseline + self._evaluator.sums(inputs, len(self.baseline), _openmp_effective_n_threads())
 

@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 from torch import nn
 
-from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant.bilevel import Adam, Bilevel, Unrolled, WeightNetwork, variance_loss
 from calibrant.methods.adapter import Group, Outcome, Solving
 from calibrant.methods.base import Method
@@ -16,7 +15,6 @@ from calibrant.methods.part import entries
 from calibrant.methods.task import Task
 
 
-@renamed_arguments(outer_rate="outer_learning_rate")
 @dataclass(frozen=True)
 class InstanceWeights(Method):
     """Weights as a function of the input, for accurate and stable held-out predictions, after Jain & Shenoy (2022).
@@ -61,8 +59,6 @@ class InstanceWeights(Method):
     batch_size: int | None = None
 
     varying: ClassVar[frozenset[str]] = frozenset({"learning_rate", "epochs"})
-
-    outer_rate = renamed_attribute("outer_rate", "outer_learning_rate")
 
     def __post_init__(self) -> None:
         if not 0 < self.dropout < 1:

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.sparse import csr_array
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
-from calibrant.methods.members import Rows, held_out_loss, unseen
+from calibrant.methods.members import Rows, held_out_loss, scores_of, unseen
 
 _NEWTON = 400
 """Up to this many coefficients, Newton's method is used, which needs few steps; above, L-BFGS."""
@@ -28,9 +29,9 @@ class Line:
         if self.weight.shape != (n_classes, features) or self.bias.shape != (n_classes,):
             raise ValueError(f"a line must have {features} coefficients for each of {n_classes} classes")
 
-    def scores(self, inputs: np.ndarray) -> np.ndarray:
-        """Logits, (n, C)."""
-        return np.asarray(inputs @ self.weight.T + self.bias)
+    def scores(self, inputs: np.ndarray, sparse: csr_array | None = None) -> np.ndarray:
+        """Logits, (n, C), of the sparse columns if there are any."""
+        return np.asarray((inputs if sparse is None else sparse) @ self.weight.T + self.bias)
 
 
 @dataclass(frozen=True)
@@ -61,11 +62,11 @@ class Linear:
 
     def path(self, train: Rows, held: Rows, seed: int) -> LinePath:
         """Fit with decreasing penalties until the held-out loss rises."""
-        present = np.unique(train.labels)
+        present, inputs = np.unique(train.labels), train.inputs if train.sparse is None else train.sparse
         if len(present) < 2:
-            line = _line(np.zeros((1, train.inputs.shape[1])), np.zeros(1), present, train)
-            return LinePath(np.array([held_out_loss(line.scores(held.inputs), held)]), (line,))
-        small = train.inputs.shape[1] * (1 if len(present) == 2 else len(present)) <= _NEWTON
+            line = _line(np.zeros((1, inputs.shape[1])), np.zeros(1), present, train)
+            return LinePath(np.array([held_out_loss(scores_of(line, held), held)]), (line,))
+        small = inputs.shape[1] * (1 if len(present) == 2 else len(present)) <= _NEWTON
         model = LogisticRegression(
             solver="newton-cholesky" if small else "lbfgs", max_iter=self.steps, tol=1e-3, warm_start=True
         )
@@ -75,9 +76,9 @@ class Linear:
         for c in self.inverse_penalties:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ConvergenceWarning)  # an unfinished fit is judged by its loss
-                model.set_params(C=c).fit(train.inputs, train.labels, weights)
+                model.set_params(C=c).fit(inputs, train.labels, weights)
             lines.append(_line(model.coef_.copy(), model.intercept_.copy(), present, train))
-            losses.append(held_out_loss(lines[-1].scores(held.inputs), held))
+            losses.append(held_out_loss(scores_of(lines[-1], held), held))
             if len(losses) > 1 and losses[-1] > losses[-2]:
                 break
         return LinePath(np.array(losses), tuple(lines))

@@ -114,7 +114,7 @@ class MeanTrees:
             total += probs.take(tree.apply(inputs), axis=0)
         return total / len(self._trees)
 
-    def scores(self, inputs: np.ndarray) -> np.ndarray:
+    def scores(self, inputs: np.ndarray, sparse: Any = None) -> np.ndarray:
         """Logits, (n, C). NaN is treated as missing."""
         if inputs.shape[1] <= self.feature.max(initial=-1):
             raise ValueError(f"inputs must have at least {self.feature.max() + 1} columns; got {inputs.shape[1]}.")

@@ -12,28 +12,34 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from scipy.sparse import csr_array
 from scipy.special import log_softmax
 
 
 class Rows(NamedTuple):
-    """Samples as arrays: inputs (n, d), class indices (n,), weights (n,) or None, and the number of classes."""
+    """Samples as arrays: inputs (n, d), class indices (n,), weights (n,) or None, and the number of classes.
+
+    If the inputs hold a projection of many columns, ``sparse`` holds all columns for the kinds that can use them.
+    """
 
     inputs: np.ndarray
     labels: np.ndarray
     sample_weight: np.ndarray | None
     n_classes: int
+    sparse: csr_array | None = None
 
     def take(self, rows: np.ndarray) -> Rows:
         """Some of the samples."""
         weights = None if self.sample_weight is None else self.sample_weight[rows]
-        return Rows(self.inputs[rows], self.labels[rows], weights, self.n_classes)
+        columns = None if self.sparse is None else self.sparse[rows]
+        return Rows(self.inputs[rows], self.labels[rows], weights, self.n_classes, columns)
 
 
 class Model(Protocol):
     """A trained member."""
 
-    def scores(self, inputs: np.ndarray) -> np.ndarray:
-        """Logits, (n, C)."""
+    def scores(self, inputs: np.ndarray, sparse: csr_array | None = None) -> np.ndarray:
+        """Logits, (n, C); of the sparse columns if there are any and this kind uses them."""
         ...
 
     def check(self, features: int, n_classes: int) -> None:
@@ -99,17 +105,22 @@ def cross_fit(
     for train, held in folds:
         paths.append(kind.path(rows.take(train), rows.take(held), seed))
         if promising and len(paths) == 1 and len(folds) > 1:
-            scores = paths[0].at(best_place(paths)).scores(rows.inputs[held])
+            scores = scores_of(paths[0].at(best_place(paths)), rows.take(held))
             if not promising(held, log_softmax(scores, axis=1)):
                 return None
     place = best_place(paths)
     models = [path.at(place) for path in paths]
     total, count = np.zeros((len(rows.labels), rows.n_classes)), np.zeros((len(rows.labels), 1))
     for model, (_, held) in zip(models, folds, strict=True):
-        total[held] += model.scores(rows.inputs[held])
+        total[held] += scores_of(model, rows.take(held))
         count[held] += 1
     mean = np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)
     return CrossFittedMember(log_softmax(mean, axis=1), kind.mean(models), place)
+
+
+def scores_of(model: Model, rows: Rows) -> np.ndarray:
+    """A model's logits for some rows, (n, C)."""
+    return model.scores(rows.inputs) if rows.sparse is None else model.scores(rows.inputs, rows.sparse)
 
 
 def best_place(paths: Sequence[Path]) -> int:

@@ -15,7 +15,6 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant._settings import check_choice
 from calibrant.bilevel import (
     L2,
@@ -51,7 +50,6 @@ SOLVED = Implicit(STRIDE, "head")
 Variable = Literal["gamma-net", "gamma", "gamma-net+scale", "gamma+scale", "scale", "l2-head", "l2-units", "l2-all"]
 
 
-@renamed_arguments(meta_rate="outer_learning_rate", meta_batch="outer_batch_size")
 @dataclass(frozen=True)
 class MetaRegularization(NetworkTraining):
     """Training with regularisation learned from held-out data (Sections 3.3 and 4.3 of the second paper).
@@ -107,9 +105,6 @@ class MetaRegularization(NetworkTraining):
     anneal: bool = field(default=False, repr=False)
     rescaled: bool = field(default=False, repr=False)
     body_share: float = field(default=1.0, repr=False)
-
-    meta_rate = renamed_attribute("meta_rate", "outer_learning_rate")
-    meta_batch = renamed_attribute("meta_batch", "outer_batch_size")
 
     def __post_init__(self) -> None:
         check_choice("outer_variable", self.outer_variable, get_args(Variable))
@@ -184,7 +179,6 @@ class MetaRegularization(NetworkTraining):
         return Adam(cosine(self.outer_learning_rate, -(-steps // self.hypergradient.steps)))
 
 
-@renamed_arguments(meta_rate="outer_learning_rate", meta_batch="outer_batch_size")
 @dataclass(frozen=True)
 class FocalControl(MetaRegularization):
     """One focal γ controlled by the held-out gap between confidence and accuracy, without a gradient.

@@ -29,6 +29,31 @@ def is_new(model: nn.Module) -> bool:
     )
 
 
+def is_pretrained(model: nn.Module) -> bool:
+    """Whether a parameter is frozen, or the parameters look trained, for networks with any initialisation.
+
+    Training moves the scales and shifts of normalisation layers, which begin as constants whatever the other layers
+    are drawn from. In a network without such layers, a layer looks trained if neither torch nor an initialisation with
+    a constant bias drew it.
+    """
+    if any(not p.requires_grad for p in model.parameters()):
+        return True
+    norms = [m for m in model.modules() if isinstance(m, _NormBase | nn.LayerNorm | nn.GroupNorm | nn.RMSNorm)]
+    if any(int(getattr(layer, "num_batches_tracked", None) or 0) for layer in norms):
+        return True
+    scaled = [p.detach() for layer in norms for p in layer.parameters(recurse=False)]
+    if scaled:
+        return any(bool((p != p.flatten()[0]).any()) for p in scaled)
+    weighted = [m for m in model.modules() if isinstance(m, nn.Linear | nn.Bilinear | _ConvNd | nn.RNNBase)]
+    return any(not _looks_drawn(layer) and not _constant_biases(layer) for layer in weighted)
+
+
+def _constant_biases(layer: nn.Module) -> bool:
+    """Whether the biases of a layer are constants, or it has none."""
+    own = [p.detach() for name, p in layer.named_parameters(recurse=False) if "bias" in name]
+    return all(bool((p == p.flatten()[0]).all()) for p in own)
+
+
 def _looks_drawn(layer: nn.Module) -> bool:
     if is_parametrized(layer):
         return False  # reading the weight of a layer with spectral normalisation would change its buffers

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from scipy.sparse import csr_array, vstack
 from torch import Tensor
 
-from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant.data.batch import map_tensors, tensors_of
 from calibrant.data.streams import Augment, AugmentBatch, Prepare, Stream, TensorStream
 
@@ -20,7 +20,6 @@ PIECE = 4096
 """Rows that are prepared at once for prediction."""
 
 
-@renamed_arguments(weights="sample_weight")
 @dataclass(frozen=True)
 class Part:
     """Samples in memory: inputs in the form that the network accepts, class indices, and optional sample weights."""
@@ -36,8 +35,10 @@ class Part:
 
     groups: Tensor | None = field(default=None, kw_only=True)
     """A group number per row. Rows of one group (a patient, a photograph) are never on both sides of a fold."""
-
-    weights = renamed_attribute("weights", "sample_weight")
+    sparse: csr_array | None = field(default=None, kw_only=True)
+    """All columns as linear models see them, if ``inputs`` hold a projection of many columns instead."""
+    projected: int = field(default=0, kw_only=True)
+    """How many of the last columns of ``inputs`` are a projection."""
 
     def __post_init__(self) -> None:
         for values in tensors_of(self.inputs):
@@ -51,6 +52,8 @@ class Part:
 
     def __getitem__(self, rows: Any) -> Part:
         own = {name: None if (v := getattr(self, name)) is None else v[rows] for name in ("sample_weight", "groups")}
+        if self.sparse is not None:
+            own["sparse"] = self.sparse[rows.cpu().numpy() if isinstance(rows, Tensor) else rows]
         return replace(self, inputs=_rows(self.inputs, rows), labels=self.labels[rows], **own)
 
     def __add__(self, other: Part) -> Part:
@@ -67,7 +70,13 @@ class Part:
             labels=torch.cat([self.labels, other.labels]),
             sample_weight=weights,
             groups=groups,
+            sparse=None if self.sparse is None else csr_array(vstack([self.sparse, other.sparse], format="csr")),
         )
+
+    @property
+    def without_sparse(self) -> Part:
+        """The same samples for networks, which do not use the sparse columns."""
+        return self if self.sparse is None else replace(self, sparse=None)
 
     def filled(self, size: int) -> Part:
         """The part padded to ``size`` rows. Padding rows are repeated rows with weight 0, which do not change means."""

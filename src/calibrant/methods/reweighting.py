@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant.bilevel import Adam, Bilevel, Hypergradient, Implicit, OneStep, SampleWeights
 from calibrant.methods.adapter import Group, Outcome, Solving
 from calibrant.methods.networks import STRIDE, NetworkTraining, check_meta
@@ -19,7 +18,6 @@ SOLVED_HEAD = Implicit(STRIDE, "head")
 NEXT_STEP = OneStep(1, "head", learning_rate=1.0)
 
 
-@renamed_arguments(meta_rate="outer_learning_rate", meta_batch="outer_batch_size")
 @dataclass(frozen=True)
 class Reweighting(NetworkTraining):
     """Cross-entropy with one weight per training sample, learned while the network is trained.
@@ -56,9 +54,6 @@ class Reweighting(NetworkTraining):
     outer_learning_rate: float = 0.05
     outer_batch_size: int = 256
     start: float = 0.1
-
-    meta_rate = renamed_attribute("meta_rate", "outer_learning_rate")
-    meta_batch = renamed_attribute("meta_batch", "outer_batch_size")
 
     def __post_init__(self) -> None:
         check_meta(self.outer_learning_rate, self.outer_batch_size, self.start)

@@ -8,7 +8,6 @@ from typing import ClassVar, Literal, get_args
 
 from torch import Tensor
 
-from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant._settings import check_choice, check_number
 from calibrant.bilevel import Callback
 from calibrant.methods.adapter import Compile
@@ -30,7 +29,6 @@ FULL_BATCH, BATCH = 512, 256
 """A step uses all rows if there are at most ``FULL_BATCH``, and otherwise ``BATCH`` rows."""
 
 
-@renamed_arguments(outer_rate="outer_learning_rate")
 @dataclass(frozen=True)
 class SelfCalibrated(Method):
     """Cross-fitted networks with regularisation learned from the held-out loss, calibrated on held-out labels.
@@ -112,8 +110,6 @@ class SelfCalibrated(Method):
 
     varying: ClassVar[frozenset[str]] = frozenset({"learning_rate"})
 
-    outer_rate = renamed_attribute("outer_rate", "outer_learning_rate")
-
     def __post_init__(self) -> None:
         if self.folds < 2:
             raise ValueError(f"folds must be at least 2; got {self.folds}.")
@@ -154,15 +150,15 @@ class SelfCalibrated(Method):
         if self.embedding is None or not bare(task):
             return False
         rows = len(task.train) + (0 if task.val is None else len(task.val))
-        return bool(rows >= 2 * task.train.inputs.shape[1])
+        columns = task.train.inputs.shape[1] - task.train.projected
+        return bool(columns and rows >= 2 * columns)
 
     def tabular(self, task: Task) -> TabularNetwork | None:
         """The factory of networks that embed a table's columns; None if no network does."""
         if not self.embeds(task):
             return None
         assert self.embedding is not None
-        inputs = pooled_part(task).inputs
-        return tabular_network(inputs, task.n_classes, self.embedding, self.hidden, self.activation)
+        return tabular_network(pooled_part(task), task.n_classes, self.embedding, self.hidden, self.activation)
 
     def axes(self, task: Task) -> Tensor | None:
         """The axes that wide rows are projected on for the networks; None if the networks use the columns."""

@@ -68,10 +68,15 @@ class TabularNetwork(PlainNetwork):
 
 
 def tabular_network(
-    inputs: Tensor, n_classes: int, embedding: ColumnEmbedding, hidden: tuple[int, ...], activation: str
+    part: Part, n_classes: int, embedding: ColumnEmbedding, hidden: tuple[int, ...], activation: str
 ) -> TabularNetwork:
-    """The factory of networks for a table with these rows; "linear" does not embed the columns."""
-    encoding = None if embedding == "linear" else make_encoding(inputs, embedding)
+    """The factory of networks for a table with these rows; "linear" does not embed the columns.
+
+    Projected columns are not embedded.
+    """
+    inputs = part.inputs
+    columns = inputs[:, : inputs.shape[1] - part.projected]
+    encoding = None if embedding == "linear" else make_encoding(columns, embedding)
     return TabularNetwork(inputs.shape[1], n_classes, hidden, activation, inputs.dtype, encoding)
 
 
@@ -172,15 +177,23 @@ def wide_axes(inputs: Tensor) -> Tensor | None:
     return (axes * (count * len(values) / values.sum()).sqrt()).to(inputs)
 
 
-def rotated(task: Task, axes: Tensor, hidden: tuple[int, ...], activation: str) -> Task:
-    """The task with inputs projected on the axes, and plain perceptrons: embedding axes would not make sense."""
+def only_projected(task: Task) -> bool:
+    """Whether a task without a model has no other columns than those of a projection."""
+    return bare(task) and task.train.projected == task.train.inputs.shape[1] > 0
+
+
+def on_axes(task: Task, axes: Tensor | None, hidden: tuple[int, ...], activation: str) -> Task:
+    """The task with inputs projected on the axes, and plain perceptrons: embedding axes would not make sense.
+
+    With ``axes=None``, the inputs are a projection already.
+    """
 
     def turn(part: Part | None) -> Part | None:
-        return None if part is None else replace(part, inputs=part.inputs @ axes)
+        return part if part is None or axes is None else replace(part, inputs=part.inputs @ axes)
 
     train = turn(task.train)
     assert train is not None
-    model = PlainNetwork(axes.shape[1], task.n_classes, hidden, activation, axes.dtype)
+    model = PlainNetwork(train.inputs.shape[1], task.n_classes, hidden, activation, train.inputs.dtype)
     return replace(task, train=train, val=turn(task.val), model=model)
 
 

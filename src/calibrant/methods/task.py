@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant.data.streams import mix
 from calibrant.methods.part import Part
 from calibrant.models.functional import FunctionalModule
@@ -21,7 +20,6 @@ Factory = Callable[[int], nn.Module]
 Model = nn.Module | Factory
 
 
-@renamed_arguments(classes="n_classes")
 @dataclass(frozen=True)
 class Task:
     """One training problem. ``val`` may be None for methods that do not need it or hold out their own data.
@@ -42,8 +40,6 @@ class Task:
     """The name of the network's last layer, for methods that need it. None: find it automatically."""
     splits: tuple[tuple[np.ndarray, np.ndarray], ...] | None = field(default=None, kw_only=True)
     """Training and held-out rows of each network, for methods that cross-fit. None: the methods draw the folds."""
-
-    classes = renamed_attribute("classes", "n_classes")
 
     @property
     def shape(self) -> tuple[Any, ...]:

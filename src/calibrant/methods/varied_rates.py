@@ -73,7 +73,7 @@ class VariedRates(Method):
         val = task.need_val("The choice among learning rates")
         networks, failures, tried = list[Any](), list[str](), dict[float, float]()
         while len(tried) < self.members:
-            rate = next_rate(tried, self.base.learning_rate)
+            rate = next_rate(tried, self.base.rate)
             own, again = replace(self.base, learning_rate=rate), task.again(mix(task.seed, len(tried)) % 2**31)
             tried[rate] = math.inf
             try:

@@ -7,11 +7,9 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from calibrant._renamed import renamed_arguments
 from calibrant.models.seeding import seeded_start
 
 
-@renamed_arguments(classes="n_classes")
 class SmallCNN(nn.Module):
     """Convolution, normalisation, ReLU and pooling for each width, then the mean over pixels and the layer ``fc``."""
 
@@ -29,7 +27,6 @@ class SmallCNN(nn.Module):
         return self.fc(self.body(x).mean((2, 3)))
 
 
-@renamed_arguments(classes="n_classes")
 def small_cnn(
     n_classes: int,
     *,

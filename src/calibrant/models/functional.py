@@ -135,9 +135,13 @@ class FunctionalModule(FlatParameters):
         return self.vector(values[k] for k in self.names).to(self._initial)
 
     def weight_mask(self) -> Tensor:
-        """1 for entries of matrices and kernels, 0 for entries of biases and normalisation layers."""
-        like = self._initial
-        parts = [like.new_full((n,), float(len(s) > 1)) for n, s in zip(self.sizes, self.shapes, strict=True)]
+        """1 for entries of matrices and kernels, 0 for entries of biases, normalisation layers and embeddings."""
+        like, kinds = self._initial, (nn.Embedding, nn.EmbeddingBag)
+        tables = {f"{name}.weight" for name, layer in self.module.named_modules() if isinstance(layer, kinds)}
+        parts = [
+            like.new_full((n,), float(len(s) > 1 and name not in tables))
+            for name, n, s in zip(self.names, self.sizes, self.shapes, strict=True)
+        ]
         return torch.cat(parts) if parts else torch.zeros_like(like)
 
     def locate(self, inputs: Any, name: str | None = None) -> Head:

@@ -9,7 +9,6 @@ from typing import Literal
 
 from torch import nn
 
-from calibrant._renamed import renamed_arguments
 from calibrant._settings import check_choice
 from calibrant.models.embeddings import EmbeddingLayer, Encoding
 from calibrant.models.seeding import seeded_start
@@ -18,7 +17,6 @@ Activation = Literal["relu", "silu", "tanh"]
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "silu": nn.SiLU, "tanh": nn.Tanh}
 
 
-@renamed_arguments(classes="n_classes")
 def mlp(
     features: int,
     n_classes: int,

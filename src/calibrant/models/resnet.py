@@ -8,13 +8,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from calibrant._renamed import renamed_arguments
 from calibrant.models.seeding import seeded_start
 
 Stem = Literal["cifar", "imagenet"]
 
 
-@renamed_arguments(classes="n_classes")
 class ResNet(nn.Module):
     """Four stages of residual blocks, average pooling, and a linear layer ``fc`` that computes the logits.
 
@@ -93,7 +91,6 @@ class Bottleneck(_Block):
         super().__init__(inputs, outputs, stride, residual)
 
 
-@renamed_arguments(classes="n_classes")
 def resnet18(n_classes: int, *, stem: Stem = "cifar", channels: int = 3, seed: int = 0) -> ResNet:
     """ResNet-18, the network of the second paper, with 512 features before the layer ``fc``.
 
@@ -114,7 +111,6 @@ def resnet18(n_classes: int, *, stem: Stem = "cifar", channels: int = 3, seed: i
     return _resnet(BasicBlock, (2, 2, 2, 2), n_classes, stem, channels, seed)
 
 
-@renamed_arguments(classes="n_classes")
 def resnet50(n_classes: int, *, stem: Stem = "cifar", channels: int = 3, seed: int = 0) -> ResNet:
     """ResNet-50: bottleneck blocks, and 2,048 features before the layer ``fc``. Arguments as in :func:`resnet18`."""
     return _resnet(Bottleneck, (3, 4, 6, 3), n_classes, stem, channels, seed)

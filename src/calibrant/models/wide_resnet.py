@@ -5,11 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from calibrant._renamed import renamed_arguments
 from calibrant.models.seeding import seeded_start
 
 
-@renamed_arguments(classes="n_classes")
 class WideResNet(nn.Module):
     """WRN-``depth``-``width``: three stages of pre-activation blocks with 16·width, 32·width and 64·width channels."""
 
@@ -50,7 +48,6 @@ class _PreActivationBlock(nn.Module):
         return residual + (x if self.shortcut is None else self.shortcut(active))
 
 
-@renamed_arguments(classes="n_classes")
 def wide_resnet(
     n_classes: int,
     *,

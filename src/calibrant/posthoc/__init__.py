@@ -32,7 +32,6 @@ a confidence and whether the prediction was right, without the other classes. `C
 fitted scikit-learn classifier or a torch module. `save_calibrator` and `load_calibrator` use files without pickle.
 """
 
-from calibrant._renamed import former_names
 from calibrant.posthoc._base import Calibrator
 from calibrant.posthoc.auto import Auto
 from calibrant.posthoc.binning import BBQ, HistogramBinning, ScalingBinning
@@ -74,5 +73,3 @@ __all__ = [
     "make_calibrator",
     "save_calibrator",
 ]
-
-__getattr__ = former_names(__name__, load="load_calibrator", save="save_calibrator")

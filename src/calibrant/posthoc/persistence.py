@@ -15,7 +15,7 @@ from calibrant.posthoc.registry import CALIBRATORS
 
 KNOWN: dict[str, type[Calibrator]] = {**CALIBRATORS, "auto": Auto}
 WRITER = "calibrant.posthoc.save_calibrator or `calibrant calibrate`"
-FORMAT = Format("calibrator", KNOWN, WRITER, former={"calibrant.posthoc": (1,)})
+FORMAT = Format("calibrator", KNOWN, WRITER)
 
 
 def save_calibrator(calibrator: Calibrator, path: str | os.PathLike[str]) -> None:

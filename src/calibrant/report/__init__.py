@@ -9,10 +9,6 @@ Jinja2 and matplotlib (`pip install 'calibrant[report]'`) are imported when a pa
 `require()` checks for them beforehand.
 """
 
-import warnings
-from typing import Any
-
-from calibrant import metrics
 from calibrant.report.builder import Report, Verdict, require
 from calibrant.report.numbers import by_seed, format_number
 from calibrant.report.results import Results, machine, provenance, read_results, versions, write_results
@@ -35,15 +31,3 @@ __all__ = [
     "versions",
     "write_results",
 ]
-
-_MOVED = ("excludes_zero", "mean_interval", "paired_difference", "ratio_of_means")
-
-
-def __getattr__(name: str) -> Any:
-    """Names that moved to `calibrant.metrics`; importing them from here works for one more version."""
-    if name in _MOVED:
-        warnings.warn(
-            f"calibrant.report.{name} has moved; import it from calibrant.metrics.", DeprecationWarning, stacklevel=2
-        )
-        return getattr(metrics, name)
-    raise AttributeError(f"module 'calibrant.report' has no attribute {name!r}")

@@ -50,6 +50,12 @@ def format_number(value: Any, digits: int = 3) -> str:
     return str(value)
 
 
+def format_signed(value: float | None, digits: int = 1) -> str:
+    """Write a difference with its sign, and without a sign where it rounds to zero; None as a dash."""
+    text = format_number(value, digits)
+    return f"+{text}" if text[0] != "−" and text.strip("0.") and text != MISSING else text
+
+
 def _format_estimate(value: Estimate, digits: int) -> str:
     centre = format_number(float(value.value), digits)
     if not math.isfinite(value.low) or not math.isfinite(value.high):

@@ -35,7 +35,6 @@ from scipy.stats import binom
 
 from calibrant._inputs import check_probs
 from calibrant._labels import check_labels, column_names
-from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant._settings import check_fraction
 from calibrant.selective._columns import check_columns, columns_by_class, without_unused_columns
 from calibrant.selective._json import read_rule
@@ -54,7 +53,6 @@ _ENTRIES_AT_ONCE = 2**22
 Seed = int | np.random.Generator | None
 
 
-@renamed_arguments(classes="n_classes")
 @dataclass(frozen=True)
 class SetRule:
     """Which classes are in a prediction set: those with a score of at most `quantile`.
@@ -88,8 +86,6 @@ class SetRule:
     columns: tuple[Any, ...] | None = None
 
     _FORMAT: ClassVar[str] = "calibrant.set-rule/1"
-
-    classes = renamed_attribute("classes", "n_classes")
 
     def apply(self, probs: Any, *, seed: Seed = None) -> np.ndarray:
         """Return the sets of new rows: bool, (n, C), True where the class belongs to the row's set.

@@ -32,7 +32,6 @@ import numpy as np
 
 from calibrant._inputs import check_probs
 from calibrant._labels import check_labels, class_names, column_names
-from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant._settings import check_fraction
 from calibrant.selective._columns import check_columns, columns_by_class, without_unused_columns
 from calibrant.selective._json import read_rule
@@ -53,7 +52,6 @@ from calibrant.selective.set_scores import (
 )
 
 
-@renamed_arguments(classes="n_classes")
 @dataclass(frozen=True)
 class CrossSetRule:
     """Which classes are in a cross-conformal prediction set, from the scores of the true classes of the training rows.
@@ -89,8 +87,6 @@ class CrossSetRule:
     columns: tuple[Any, ...] | None = None
 
     _FORMAT: ClassVar[str] = "calibrant.cross-set-rule/1"
-
-    classes = renamed_attribute("classes", "n_classes")
 
     @property
     def n_folds(self) -> int:
@@ -180,7 +176,7 @@ def cross_conformal_rule(
     """
     checked = check_probs(oof_probs)
     codes = check_labels(labels, *checked.shape, columns=column_names(oof_probs)).cpu().numpy()
-    numbers = class_names(folds)
+    numbers = class_names(folds, "folds")
     if numbers.shape != codes.shape or numbers.dtype.kind not in "iu" or (len(numbers) and numbers.min() < 0):
         raise ValueError(
             f"folds must hold a whole number from 0 for each of {len(codes)} rows; "

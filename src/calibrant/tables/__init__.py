@@ -7,7 +7,6 @@
 On the command line these are `calibrant train` and `calibrant predict`.
 """
 
-from calibrant._renamed import former_names
 from calibrant.tables.model import TableModel, load_model, save_model
 from calibrant.tables.order import Order
 from calibrant.tables.predicting import Summary, predict
@@ -15,5 +14,3 @@ from calibrant.tables.results import TrainingResult
 from calibrant.tables.training import train
 
 __all__ = ["Order", "Summary", "TableModel", "TrainingResult", "load_model", "predict", "save_model", "train"]
-
-__getattr__ = former_names(__name__, Trained="TrainingResult")

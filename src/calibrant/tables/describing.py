@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shlex
 import warnings
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from calibrant._words import listed
 from calibrant.data.columns import Columns, is_numeric, missing_count, numbers, texts
 from calibrant.data.encoder import TableEncoder
 from calibrant.data.encodings import Categorical, Dropped, Numeric
+from calibrant.data.free_text import FreeText
+from calibrant.tables.dates import date_ranges
 from calibrant.tables.grouping import repeated_cases
 from calibrant.tables.reading import Labelled
 
@@ -26,11 +28,13 @@ class TableDescription:
     """The kind of each used column, the reason for each dropped column, and warnings."""
 
     kinds: dict[str, str]
-    """"numbers", "dates" or "categories (7)" for each column that is used."""
+    """"numbers", "dates", "categories (7)" or "text (4,000 words)" for each column that is used."""
     dropped: dict[str, str]
     warnings: tuple[str, ...]
     notes: tuple[str, ...] = ()
     """The encoder's notes, which the classifier's encoder will repeat."""
+    dates: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """The earliest and latest date of each column of dates, in days since 1970."""
 
     @property
     def used(self) -> list[str]:
@@ -50,12 +54,12 @@ class TableDescription:
         return found
 
 
-def describe(table: Labelled, categorical: list[str]) -> TableDescription:
+def describe(table: Labelled, categorical: Sequence[str] = (), text: Sequence[str] = ()) -> TableDescription:
     """Infer what the columns of the training rows hold."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # they are in notes_
         try:
-            encoder = TableEncoder(output="ordinal", categorical=categorical).fit(table.columns)
+            encoder = TableEncoder(output="ordinal", categorical=categorical, text=text).fit(table.columns)
         except ValueError as error:
             raise ValueError(f"{table.file}: {error}") from None
     kinds, dropped = {}, {}
@@ -64,6 +68,8 @@ def describe(table: Labelled, categorical: list[str]) -> TableDescription:
             dropped[encoding.name] = encoding.why
         elif isinstance(encoding, Categorical):
             kinds[encoding.name] = f"categories ({len(encoding.categories) + len(encoding.rare)})"
+        elif isinstance(encoding, FreeText):
+            kinds[encoding.name] = f"text ({len(encoding.words):,} words)"
         elif isinstance(encoding, Numeric):
             kinds[encoding.name] = "dates" if encoding.dates else "numbers"
     notes = [note.replace("Name it in categorical", "Name it with --categorical") for note in encoder.notes_]
@@ -92,7 +98,8 @@ def describe(table: Labelled, categorical: list[str]) -> TableDescription:
         for name, values in {table.target: list(table.classes), **named}.items()
         if (words := respelled(values))
     ]
-    return TableDescription(kinds, dropped, tuple(notes), tuple(encoder.notes_))
+    dates = date_ranges(table.columns, [name for name, kind in kinds.items() if kind == "dates"])
+    return TableDescription(kinds, dropped, tuple(notes), tuple(encoder.notes_), dates)
 
 
 def respelled(values: Iterable[str]) -> list[str]:

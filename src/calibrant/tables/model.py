@@ -11,6 +11,7 @@ import numpy as np
 from calibrant.data.columns import Columns, numbers
 from calibrant.data.encoder import TableEncoder
 from calibrant.data.encodings import Categorical
+from calibrant.data.free_text import FreeText
 from calibrant.data.number_marks import NumberMarks
 from calibrant.estimators import load_classifier
 from calibrant.selective import RejectionRule
@@ -61,17 +62,16 @@ class TableModel:
             found = getattr(self.classifier.estimators_[0], "steps", [(None, None)])[0][1]
         return found if isinstance(found, TableEncoder) else None
 
-    @property
-    def _categories(self) -> list[Categorical]:
-        return [e for e in self.encoder.columns_ if isinstance(e, Categorical)] if self.encoder is not None else []
+    def _encodings(self, *kinds: type) -> list[Any]:
+        return [e for e in self.encoder.columns_ if isinstance(e, kinds)] if self.encoder is not None else []
 
     @property
     def text_columns(self) -> set[str]:
-        """Columns that must be read as text: those of categories, and the target if its classes are text.
+        """Columns that must be read as text: categories, free text, and the target if its classes are text.
 
         Categories that were read as numbers with decimal commas or signs in training are read in the same way again.
         """
-        found = {encoding.name for encoding in self._categories} - self.marks.changed
+        found = {encoding.name for encoding in self._encodings(Categorical, FreeText)} - self.marks.changed
         return found | ({self.target} if self.target and self.classifier.classes_.dtype.kind == "U" else set())
 
     def probs(self, columns: Columns, file: str) -> np.ndarray:
@@ -91,7 +91,7 @@ class TableModel:
 
     def unseen(self, columns: Columns) -> dict[str, list[str]]:
         """Return the categories that are not in the training data, by column."""
-        found = {encoding.name: encoding.unseen(columns[encoding.name]) for encoding in self._categories}
+        found = {encoding.name: encoding.unseen(columns[encoding.name]) for encoding in self._encodings(Categorical)}
         return {name: values for name, values in found.items() if values}
 
     def accepts(self, confidence: np.ndarray) -> np.ndarray | None:

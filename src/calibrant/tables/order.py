@@ -28,8 +28,16 @@ class Order:
         file.
     groups : str, optional
         Column of groups, such as patients; a group is never split between parts.
-    drop, categorical : sequence of str
-        Columns to leave out, and columns whose numbers are codes.
+    test_overlap : bool
+        Accept test rows of groups that are also in training, as a file or ``time`` can have them.
+    time : str, optional
+        Column of dates or numbers; the newest rows are the test part, and the newest of the others the validation part.
+        It is not an input. Folds inside the training part are drawn at random.
+    weight : str, optional
+        Column of weights, such as the number of people that a row represents. They count in training, calibration and
+        scores; the rejection rule counts rows. It is not an input.
+    drop, categorical, text : sequence of str
+        Columns to leave out, columns whose numbers are codes, and columns of free text.
     risk : float
         Largest share of errors among the predictions that are not withheld.
     seed : int
@@ -49,8 +57,12 @@ class Order:
     val: float | Path | None = None
     test: float | Path = TEST_SHARE
     groups: str | None = None
+    test_overlap: bool = False
+    time: str | None = None
+    weight: str | None = None
     drop: tuple[str, ...] = ()
     categorical: tuple[str, ...] = ()
+    text: tuple[str, ...] = ()
     risk: float = 0.05
     seed: int = 0
     device: str = "auto"

@@ -10,8 +10,9 @@ import numpy as np
 
 from calibrant._words import count, listed
 from calibrant.data.copies import copy_groups, joined
+from calibrant.data.text_tables import need_pandas
 from calibrant.estimators.reading import hold_out
-from calibrant.tables.reading import Labelled, check_classes, need_column, read_labelled
+from calibrant.tables.reading import ALONE, Labelled, check_classes, need_column, read_labelled, time_text
 
 FEWEST_ROWS = 10
 FEWEST_TEST_ROWS = 2
@@ -53,8 +54,13 @@ def divide(
     val: float | Path | None = None,
     test: float | Path = TEST_SHARE,
     seed: int = 0,
+    test_overlap: bool = False,
 ) -> TableParts:
-    """Divide a table, stratified by class; rows of a group and copies of a row stay in one part."""
+    """Divide a table, by time if it has times, else stratified by class with groups and copies of a row in one part.
+
+    Groups of the test part that are also in other parts, as a file or a time can have them, are an error without
+    ``test_overlap``.
+    """
     if len(table) < FEWEST_ROWS:
         raise ValueError(
             f"{table.file} must have at least {FEWEST_ROWS} rows with a label, and some hundreds to be of use; got "
@@ -63,21 +69,34 @@ def divide(
     shares = [share for share in (test, val) if isinstance(share, float)]
     if sum(shares) >= 1:
         raise ValueError(f"--test and --val together must leave rows to train on; got {sum(shares):g} of the rows.")
-    frame = table.frame(list(table.columns))
-    copies = copy_groups(frame)
+    if table.times is not None and not isinstance(test, float):
+        raise ValueError(
+            f"--time takes the test rows from the table, so --test must be a share of its rows, such as 0.2; got "
+            f"{test}. Leave one of the two out."
+        )
+    copies = copy_groups(table.frame(list(table.columns)))
     together = joined(None if table.groups is None else np.unique(table.groups, return_inverse=True)[1], copies)
     codes = np.unique(table.labels, return_inverse=True)[1]
     rest = np.arange(len(table))
     held: dict[str, Labelled | None] = {"test": None, "val": None}
     for name, part in (("test", test), ("val", val)):
         if isinstance(part, float):
-            own, other = set_apart(codes[rest], part * len(table) / len(rest), seed, _take(together, rest))
-            held[name], rest = table.take(rest[other]), rest[own]
+            share = part * len(table) / len(rest)
+            if table.times is None:
+                kept, taken = set_apart(codes[rest], share, seed, _take(together, rest))
+            else:
+                kept, taken = _newest(table.times[rest], share, table)
+            held[name], rest = table.take(rest[taken]), rest[kept]
         elif part is not None:
             held[name] = _from_file(part, table)
     train, test_rows = table.take(rest), held["test"]
     assert test_rows is not None
     check_classes(train.labels, table.target, "the training part of " + table.file)
+    if newer := [name for name in table.classes if name not in train.classes]:
+        raise ValueError(
+            f"The class {newer[0]!r} of {table.target!r} has no training row, because --time holds the newest rows "
+            "out. Use a smaller --test, or leave --time out."
+        )
     if train.groups is not None and len(np.unique(train.groups)) < 2:
         raise ValueError(
             f"The training part of {table.file} holds one group only. Training needs at least two groups besides those "
@@ -89,7 +108,9 @@ def divide(
             "classifier. Give a larger --test, or more rows"
             + (", or another --seed: groups are never divided." if train.groups is not None else ".")
         )
-    notes = _notes(table, copies, train, held)
+    notes = [*_notes(table, copies, train, held), *_overlaps(train, held, test_overlap)]
+    if table.times is not None or not isinstance(test, float):
+        notes += _copied(train, test_rows)
     by_share = {name: share for name, share in (("test", test), ("val", val)) if isinstance(share, float)}
     return TableParts(train, held["val"], test_rows, (*notes, *_uneven(table, held, by_share)))
 
@@ -120,13 +141,74 @@ def set_apart(codes: np.ndarray, share: float, seed: int, together: np.ndarray |
     return np.sort(np.concatenate([own, other[lacking]])), other[~lacking]
 
 
+def _newest(times: np.ndarray, share: float, table: Labelled) -> tuple[np.ndarray, np.ndarray]:
+    """Return the older rows, and about a share of newest ones; rows of one time stay together."""
+    values, counts = np.unique(times, return_counts=True)
+    if len(values) < 2:
+        raise ValueError(
+            f"The rows of {table.file} cannot be divided by {table.roles['time']!r}, because all have the same value. "
+            "Name another column, or leave --time out."
+        )
+    rows_from = np.cumsum(counts[::-1])[::-1]
+    first = values[1:][np.abs(rows_from[1:] - share * len(times)).argmin()]
+    return np.flatnonzero(times < first), np.flatnonzero(times >= first)
+
+
+def _overlaps(train: Labelled, held: Mapping[str, Labelled | None], accepted: bool) -> Iterator[str]:
+    """Notes on groups that are in several parts; for test groups an error unless they are ``accepted``.
+
+    Parts that were drawn at random have none.
+    """
+    column = train.roles.get("groups")
+    if column is None:
+        return
+    learned = _group_names(train)
+    for name in ("val", "test"):
+        part = held[name]
+        if part is None:
+            continue
+        if part.groups is None:
+            yield f"{part.file} has no column {column!r}, so it is not known whether its groups are also in training."
+            continue
+        groups = _group_names(part)
+        if shared := groups & learned:
+            what = (
+                f"{len(shared):,} of {count(len(groups), 'group')} ({column!r}) of the {name} part are in training too"
+            )
+            if name == "test" and not accepted:
+                raise ValueError(
+                    f"{what}, so the test would not show how good predictions are for new groups. Remove the rows of "
+                    "these groups from one part, or accept them with --test-overlap."
+                )
+            yield f"{what}: its scores hold for known groups, and may be too good for new ones."
+        learned |= groups
+
+
+def _group_names(part: Labelled) -> set[str]:
+    return {str(name) for name in np.unique(part.groups) if not name.startswith(ALONE)}
+
+
+def _copied(train: Labelled, test: Labelled) -> Iterator[str]:
+    """A note on test rows that are copies of training rows."""
+    names = list(train.columns)
+    both = need_pandas().concat([train.frame(names), test.frame(names)], ignore_index=True)
+    if (copies := copy_groups(both)) is None:
+        return
+    if number := int(np.isin(copies[len(train) :], copies[: len(train)]).sum()):
+        yield (
+            f"{number:,} of {count(len(test), 'test row')} are exact copies of training rows, so the scores may be too "
+            "good."
+        )
+
+
 def _take(groups: np.ndarray | None, rows: np.ndarray) -> np.ndarray | None:
     return None if groups is None or len(np.unique(groups[rows])) < 2 else groups[rows]
 
 
 def _from_file(path: Path, table: Labelled) -> Labelled:
     """Read the labelled rows of another file, which must have the columns and classes of the table."""
-    found = read_labelled(path, table.target, like=table)
+    groups, weight = table.roles.get("groups"), table.roles.get("weight")
+    found = read_labelled(path, table.target, groups=groups, weight=weight, like=table)
     for name in table.columns:
         need_column(found.columns, name, found.file)
     names = {str(value): value for value in np.unique(table.labels).tolist()}
@@ -150,7 +232,14 @@ def _notes(
     if copies is not None:
         more = len(copies) - len(np.unique(copies))
         repeat = "repeats" if more == 1 else "repeat"
-        notes.append(f"{count(more, 'row')} {repeat} another one exactly; copies are kept in one part.")
+        kept = "." if table.times is not None else "; copies are kept in one part."
+        notes.append(f"{count(more, 'row')} {repeat} another one exactly{kept}")
+    test = held["test"]
+    if test is not None and test.times is not None:
+        notes.append(
+            f"The test part holds the newest {count(len(test), 'row')}: from {time_text(test.times.min())} on in "
+            f"{test.roles['time']!r}. This column is not an input."
+        )
     few = [name for name, rows in train.classes.items() if rows < 5]
     if few:
         notes.append(f"Classes with fewer than 5 training rows are hardly learned: {listed(few)}.")
@@ -159,14 +248,16 @@ def _notes(
 
 def _uneven(table: Labelled, held: Mapping[str, Labelled | None], shares: Mapping[str, float]) -> Iterator[str]:
     """Notes on parts that lack classes, or whose size is far from the share that was asked for."""
-    why = "copies of a row stay together"
-    if table.groups is not None:
+    why, repair_share = "copies of a row stay together", "Try another --seed, or give a file as --{}."
+    if table.times is not None:
+        why, repair_share = "rows of one time stay together", "Try another share."
+    elif table.groups is not None:
         why = f"groups are never divided, and there are only {len(np.unique(table.groups))}"
     for name, part in held.items():
         if part is None:
             continue
         wanted = shares.get(name, 0) * len(table)
-        repair = f"Try another --seed, or give a file as --{name}." if wanted else "Add rows of other classes to it."
+        repair = repair_share.format(name) if wanted else "Add rows of other classes to it."
         if wanted and not 0.5 <= len(part) / wanted <= 2:
             size = f"{count(len(part), 'row')} of {len(table):,}, not about {wanted:.0f}"
             yield f"The {name} part has {size}, because {why}. {repair}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from calibrant.data.number_reader import NumberReader
 from calibrant.data.table_chunks import read_chunks
 from calibrant.data.text_tables import need_pandas
 from calibrant.metrics.streaming import StreamingECE
+from calibrant.tables.dates import date_notes, outside_dates
 from calibrant.tables.model import TableModel, load_model
 from calibrant.tables.reading import need_column
 from calibrant.tables.writing import DIGITS, prediction_columns
@@ -116,6 +118,7 @@ def predict(
     summary, errors = Summary(withheld=None if own.rule is None else 0), StreamingECE()
     seen: dict[str, None] = {}
     unseen: dict[str, dict[str, None]] = {}
+    date_ranges, outside = own.about.get("dates", {}), Counter[str]()
     reader = NumberReader(table.name, own.marks, {*own.features, *([own.target] if own.target else [])})
     with _written(out) as put:
         for columns in read_chunks(table, chunk, text=own.text_columns, reader=reader):
@@ -125,6 +128,7 @@ def predict(
             seen |= dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning))
             for name, values in own.unseen(columns).items():
                 unseen.setdefault(name, {}).update(dict.fromkeys(values[:SHOWN]))
+            outside.update(outside_dates(columns, date_ranges))
             found = prediction_columns(own, probs)
             if rule is not None:
                 found["set"] = _sets(own.classes, rule.apply(probs))
@@ -144,6 +148,7 @@ def predict(
         f"Column {name!r} holds categories that training did not see ({listed(values, SHOWN)}), which count as rare."
         for name, values in unseen.items()
     ]
+    summary.notes += date_notes(outside, date_ranges, summary.rows, "row")
     return summary
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from calibrant._words import listed
-from calibrant.data.columns import Columns, each, is_missing, is_numeric, set_of
+from calibrant._words import count, listed
+from calibrant.data.columns import Columns, days, each, is_missing, is_numeric, numbers, set_of, texts
 from calibrant.data.labels import as_labels
 from calibrant.data.number_marks import NumberMarks
 from calibrant.data.number_reader import NumberReader
@@ -24,6 +24,8 @@ MOST_CLASSES = 1000
 MANY_CLASSES = 20
 """Up to this many classes are accepted regardless of how many rows each has."""
 FEWEST_ROWS_PER_CLASS = 5
+ALONE = "row "
+"""How the group of a row without a group begins; the names of other groups begin with an equals sign."""
 MOST_UNLABELLED = 0.5
 """The largest share of rows without a label that is dropped silently; more are likely a mistake."""
 
@@ -38,6 +40,12 @@ class Labelled:
     labels: np.ndarray = field(repr=False)
     numbers: np.ndarray = field(repr=False)
     groups: np.ndarray | None = field(default=None, repr=False)
+    times: np.ndarray | None = field(default=None, repr=False)
+    """Dates or numbers that order the rows."""
+    weights: np.ndarray | None = field(default=None, repr=False)
+    """How much each row counts; all are positive."""
+    roles: dict[str, str] = field(default_factory=dict)
+    """The columns that are not inputs, by their use: "groups", "time" and "weight"."""
     unlabelled: int = 0
     marks: NumberMarks = field(default_factory=NumberMarks, repr=False)
     """How numbers and dates are written in the columns of the file."""
@@ -49,13 +57,10 @@ class Labelled:
 
     def take(self, rows: np.ndarray) -> Labelled:
         """Return some of the rows, in the given order."""
-        return replace(
-            self,
-            columns={name: column[rows] for name, column in self.columns.items()},
-            labels=self.labels[rows],
-            numbers=self.numbers[rows],
-            groups=None if self.groups is None else self.groups[rows],
-        )
+        columns = {name: column[rows] for name, column in self.columns.items()}
+        arrays = {name: getattr(self, name) for name in ("labels", "numbers", "groups", "times", "weights")}
+        taken = {name: values[rows] for name, values in arrays.items() if values is not None}
+        return replace(self, columns=columns, **taken)
 
     @property
     def classes(self) -> dict[str, int]:
@@ -81,47 +86,64 @@ def read_labelled(
     target: str,
     *,
     groups: str | None = None,
+    time: str | None = None,
+    weight: str | None = None,
     drop: Collection[str] = (),
     categorical: Collection[str] = (),
     like: Labelled | None = None,
 ) -> Labelled:
-    """Read a table and split off labels and groups; an unsuitable table raises a ValueError that says why.
+    """Read a table and split off labels, groups, times and weights; a ValueError says why a table is not suitable.
 
-    Numbers are read as in the training table ``like``, if it is given. Columns in ``categorical`` hold categories, so
-    there are no notes on how their numbers are read.
+    Numbers are read as in the training table ``like``, if it is given; its column of groups may then be absent. Columns
+    in ``categorical`` hold categories or text, so there are no notes on how their numbers are read. Rows without a
+    label or of weight zero are left out.
     """
     path = Path(path)
     if like is None:
         reader = NumberReader(path.name, target=target)
     else:
-        reader = NumberReader(path.name, like.marks, {*like.columns, target})
+        reader = NumberReader(path.name, like.marks, {*like.columns, target, *like.roles.values()})
     columns = read_columns(path, reader=reader)
+    if like is not None and groups not in columns:
+        groups = None
     for name in (groups, *drop, *categorical):
         reader.notes.pop(str(name), None)
-    given = [name for name in drop if name not in NAMELESS]  # row numbers are left out in any case
-    for name in (target, *([] if groups is None else [groups]), *given):
+    columns_by_use = {"groups": groups, "time": time, "weight": weight}
+    roles = {use: name for use, name in columns_by_use.items() if name is not None}
+    dropped = [name for name in drop if name not in NAMELESS]  # row numbers are left out in any case
+    for name in (target, *roles.values(), *dropped):
         need_column(columns, name, path.name)
     if target in drop:
         raise ValueError(f"{target!r} is the column to predict; leave it out of --drop.")
-    if groups == target:
-        raise ValueError(f"{target!r} is the column to predict; name another column for the groups.")
+    if use := next((use for use, name in roles.items() if name == target), None):
+        raise ValueError(f"{target!r} is the column to predict; name another column for the {use}.")
     known = ~np.array(each(is_missing, columns[target]), dtype=bool)
     labels = _labels(columns[target], known, target, path.name)
-    kept = {n: c[known] for n, c in columns.items() if n not in {target, groups, *drop}}
+    kept = {n: c[known] for n, c in columns.items() if n not in {target, *roles.values(), *drop}}
     if not kept:
         raise ValueError(f"{path.name} has no column besides {target!r} to predict it from; add some.")
-    names = None if groups is None else _groups(columns[groups][known], groups, path.name)
-    return Labelled(
+    group_names = None if groups is None else _groups(columns[groups][known])
+    if like is None and group_names is not None and len(np.unique(group_names)) < 2:
+        raise ValueError(f"Column {groups!r} of {path.name} holds one group only; leave --groups out.")
+    table = Labelled(
         path.name,
         target,
         kept,
         labels,
         np.flatnonzero(known) + 1,
-        names,
+        group_names,
+        None if time is None else _times(columns[time][known], time, path.name),
+        None if weight is None else _weights(columns[weight][known], weight, path.name),
+        roles,
         int((~known).sum()),
         reader.found,
         tuple(reader.remarks),
     )
+    if table.weights is None or table.weights.all():
+        return table
+    without = count(int((table.weights == 0).sum()), "row")
+    remarks = (*table.remarks, f"{without} of weight 0 in {weight!r}: left out.")
+    return replace(table.take(np.flatnonzero(table.weights)), remarks=remarks)
 
 
 def need_column(columns: Collection[str], name: str, file: str) -> None:
@@ -189,10 +211,51 @@ def _labels(column: np.ndarray, known: np.ndarray, target: str, file: str) -> np
     return labels
 
 
-def _groups(column: np.ndarray, name: str, file: str) -> np.ndarray:
+def _groups(column: np.ndarray) -> np.ndarray:
     """Return the group of each row as text; a row without a group forms its own group."""
-    absent = np.array(each(is_missing, column), dtype=bool)
-    found = np.array([f"row {k}" if gone else f"={v}" for k, (v, gone) in enumerate(zip(column, absent, strict=True))])
-    if len(np.unique(found)) < 2:
-        raise ValueError(f"Column {name!r} of {file} holds one group only; leave --groups out.")
-    return found
+    return np.array([f"{ALONE}{row}" if value is None else f"={value}" for row, value in enumerate(texts(column))])
+
+
+def _times(column: np.ndarray, name: str, file: str) -> np.ndarray:
+    """Return the dates or numbers of a column that orders the rows."""
+    try:
+        is_number = is_numeric(column)
+        values = numbers(column, name) if is_number else days(column, name)
+    except ValueError:
+        example = next(text for text in texts(column) if text is not None)
+        raise ValueError(
+            f"Column {name!r} of {file} must hold dates such as 2024-12-31, or numbers, to be the --time of the rows; "
+            f"got values such as {example!r}. Correct them, or name another column."
+        ) from None
+    if absent := int(np.isnan(values).sum()):
+        raise ValueError(
+            f"Column {name!r} of {file} must have a value in every row to be the --time of the rows; got "
+            f"{absent:,} rows without one. Fill them in, or remove these rows."
+        )
+    return values if is_number else dates_of(values)
+
+
+def _weights(column: np.ndarray, name: str, file: str) -> np.ndarray:
+    """Return the weights of rows, which must be numbers that are not negative."""
+    try:
+        weights = numbers(column, name)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
+    wrong = np.isnan(weights) | (weights < 0)
+    if wrong.any() or not weights.any():
+        bad_rows = f"{count(int(wrong.sum()), 'row')} without one or with a negative one"
+        raise ValueError(
+            f"Column {name!r} of {file} must hold a weight of at least 0 in every row, and some above 0; got "
+            f"{bad_rows if wrong.any() else 'zeros only'}. Correct these rows, or remove them."
+        )
+    return weights
+
+
+def dates_of(days_since_1970: Any) -> Any:
+    """Return days since 1970 as NumPy dates."""
+    return (np.asarray(days_since_1970) * 86_400e6).astype("datetime64[us]")
+
+
+def time_text(value: Any) -> str:
+    """Return a date without its time of day, or a number, as text."""
+    return str(value.astype("datetime64[D]")) if isinstance(value, np.datetime64) else f"{value:.15g}"

@@ -56,6 +56,7 @@ def judged(order: Order, model: TableModel, parts: TableParts, described: TableD
         probs,
         labels,
         classes=model.classes,
+        sample_weight=test.weights,
         rows=test.columns if order.rows else None,
         row_numbers=test.numbers,
         name=order.method,
@@ -98,7 +99,7 @@ def judged(order: Order, model: TableModel, parts: TableParts, described: TableD
 
 def model_facts(classifier: Any) -> dict[str, Any]:
     """Return facts about a fitted classifier as plain values."""
-    facts: dict[str, Any] = {"classifier": type(classifier).__name__}
+    facts: dict[str, Any] = {"classifier": type(classifier).__name__, "learned": classifier.learned_}
     if hasattr(classifier, "members_"):
         weights = np.asarray(classifier.pool_weights_).tolist()
         facts["members"] = dict(zip(classifier.members_, weights, strict=False))
@@ -132,7 +133,9 @@ def card(order: Order, result: TrainingResult, parts: TableParts) -> dict[str, s
         + (f", {rows['val']:,} for validation" if rows["val"] else "")
         + (f", {rows['aside']:,} to choose when predictions are withheld" if rows["aside"] else ""),
         "judged on": f"{rows['test']:,} held-out rows"
-        + (f" of {parts.test.file}" if not isinstance(order.test, float) else ""),
+        + (f" of {parts.test.file}" if not isinstance(order.test, float) else "")
+        + (f", the newest by {order.time!r}" if order.time is not None else "")
+        + (f", weighted by {order.weight!r}" if order.weight is not None else ""),
         "columns": " ".join(TableDescription(data["columns"], data["left_out"], ()).sentences()),
         "method": f"{order.method}: {find_method(order.method).summary}",
         "members": members,
@@ -145,7 +148,15 @@ def card(order: Order, result: TrainingResult, parts: TableParts) -> dict[str, s
 
 
 def doubtful(metrics: dict[str, Any]) -> str:
-    """Say how many training labels are less likely than another class; empty if there are none."""
+    """Say how many training labels are less likely than another class; empty if there are none.
+
+    If nothing was learned, say so.
+    """
+    if not metrics["model"].get("learned", True):
+        return (
+            "Nothing was learned: on held-out training rows, the probabilities are no better than the shares of the "
+            f"classes (95 % interval of the log-loss). {SUSPECTS} is therefore empty."
+        )
     if not metrics["suspects"]:
         return ""
     rows, sure = count(metrics["suspects"], "training row"), f"{metrics['very_suspect']:,}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 import pytest
 
@@ -10,9 +12,10 @@ from calibrant.experiments.meta_reg import figures, measured_claims, tables, tar
 from calibrant.experiments.meta_reg.descriptions import describe
 from calibrant.experiments.meta_reg.groups import groups
 from calibrant.experiments.meta_reg.measures import BINS, DIAGRAMS, diagrams
-from calibrant.experiments.meta_reg.page import tell
-from calibrant.experiments.meta_reg.plan import known_methods
+from calibrant.experiments.meta_reg.page import tell, to_terminal
+from calibrant.experiments.meta_reg.plan import QUICK, known_methods
 from calibrant.experiments.meta_reg.searched import searches, without_searches
+from calibrant.methods.images import IMAGE_METHODS
 from calibrant.plots.style import save_figure
 from calibrant.report import Results
 from tests.experiments.meta_reg.test_claims import made, record
@@ -149,6 +152,34 @@ def test_times_of_a_single_seed_are_marked() -> None:
         found = targets.second(groups([record(name, seed) for name in names for seed in range(seeds)]))
         (time,) = [v for v in found if "training time" in v.statement]
         assert ("one seed on cifar10" in time.note) == (seeds == 1)
+
+
+def study(methods: Iterable[str], **settings) -> Results:
+    return Results({"experiment": "meta-reg"}, {}, [record(name, s, **settings) for name in methods for s in range(2)])
+
+
+@pytest.mark.parametrize("settings", [{}, {"dataset": "digits"}, {"limit": 2000}])
+def test_the_last_screen_shows_the_papers_table(settings) -> None:
+    for names in (QUICK, IMAGE_METHODS):
+        lines = to_terminal(study(names, **settings)).splitlines()
+        assert len(lines) <= 22  # two lines come after it: the page and the time
+        assert max(map(len, lines)) <= 100
+        (row,) = [line.split("|") for line in lines if line.startswith("| flg-sece ")]
+        assert [cell.strip() for cell in row[2:6:2]] == ["2.14", "5.43"]
+        text = " ".join(lines)
+        assert ("none is judged" in text) == bool(settings)
+        assert ("compare the order" in text) == ("dataset" in settings)
+
+
+@pytest.mark.parametrize("settings", [{}, {"dataset": "digits"}, {"limit": 2000}])
+def test_a_quick_study_judges_neither_targets_nor_claims(settings, monkeypatch) -> None:
+    monkeypatch.setattr(figures, "shown", lambda group: False)
+    text = tell(study(QUICK, **settings)).to_markdown()
+    assert ("| verdict" in text) == (not settings)
+    assert text.count("measured, not judged") == (2 if settings else 0)
+    assert ("none is judged" in text) == bool(settings)
+    assert "not yet measured" not in text or not settings
+    assert "flg-sece: error within 0.7 points" in text
 
 
 def curve(*spreads: float) -> dict[str, list[float]]:

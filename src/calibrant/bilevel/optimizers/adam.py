@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from calibrant._renamed import renamed_arguments
 from calibrant.bilevel.optimizers.base import Linearization, Moments, Optimizer, add_decay_, has_decay
 
 
-@renamed_arguments(lr="learning_rate")
 @dataclass(frozen=True)
 class Adam(Optimizer):
     """Adam (Kingma & Ba 2015), as ``torch.optim.Adam``: coupled weight decay ``g̃ = g + decay·θ``.
@@ -23,7 +21,7 @@ class Adam(Optimizer):
 
     Parameters
     ----------
-    learning_rate, weight_decay, decay_on, decays
+    learning_rate, weight_decay, decay_on, clip_norm, decays
         As in :class:`Optimizer`.
     betas : tuple of float
         Decay rates of the two moving averages, m and v.
@@ -121,7 +119,6 @@ class Adam(Optimizer):
         """Apply decoupled weight decay in place; plain Adam has none."""
 
 
-@renamed_arguments(lr="learning_rate")
 @dataclass(frozen=True)
 class AdamW(Adam):
     """Adam with decoupled decay ``θ ← (1 − η·decay)·θ`` (Loshchilov & Hutter 2019), as ``torch.optim.AdamW``."""

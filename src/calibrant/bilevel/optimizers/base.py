@@ -9,7 +9,6 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor
 
-from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant._settings import check_choice, check_number
 
 Moments = tuple[Tensor, ...]
@@ -23,7 +22,6 @@ def check_rate(name: str, value: float | Tensor) -> None:
         raise ValueError(f"{name} must be finite and at least 0; got {value}.")
 
 
-@renamed_arguments(lr="learning_rate")
 @dataclass(frozen=True)
 class Optimizer:
     """Base class of the optimisers: learning rate and weight decay.
@@ -35,7 +33,11 @@ class Optimizer:
     weight_decay : float
         The strength of the weight decay.
     decay_on : {"all", "weights"}
-        ``"weights"`` applies weight decay to matrices and kernels only, not to biases and normalisation layers.
+        ``"weights"`` applies weight decay to matrices and kernels only, not to biases, normalisation layers and
+        embeddings.
+    clip_norm : float, optional
+        The largest norm of a gradient; longer ones are shortened to it. Hypergradients that pass through training steps
+        do not allow it.
     decays : Tensor, optional
         Set by :meth:`bound`; leave it out.
     """
@@ -43,16 +45,17 @@ class Optimizer:
     learning_rate: LearningRate
     weight_decay: float = field(default=0.0, kw_only=True)
     decay_on: Literal["all", "weights"] = field(default="all", kw_only=True)
+    clip_norm: float | None = field(default=None, kw_only=True)
     decays: Tensor | None = field(default=None, kw_only=True, repr=False, compare=False)
     """The decay of each parameter for ``decay_on="weights"``. :meth:`bound` sets it."""
-
-    lr = renamed_attribute("lr", "learning_rate")
 
     def __post_init__(self) -> None:
         if not callable(self.learning_rate):
             check_rate("learning_rate", self.learning_rate)
         check_rate("weight_decay", self.weight_decay)
         check_choice("decay_on", self.decay_on, ("all", "weights"))
+        if self.clip_norm is not None and not self.clip_norm > 0:
+            raise ValueError(f"clip_norm must be positive or None; got {self.clip_norm}.")
 
     def bound(self, weights: Callable[[], Tensor]) -> Self:
         """The optimiser for one network. ``weights()`` is 1 for entries of matrices and kernels, and 0 for others."""
@@ -87,6 +90,12 @@ class Optimizer:
         if not isinstance(rate, Tensor):
             return rate
         return rate.to(like)[..., None] if rate.dim() > 0 else rate.to(like)
+
+    def clip_(self, grad: Tensor) -> Tensor:
+        """Shorten a gradient in place to the norm ``clip_norm``; one gradient for each member of a population."""
+        if self.clip_norm is not None:
+            grad *= self.clip_norm / grad.norm(dim=-1, keepdim=True).clamp_min(self.clip_norm)
+        return grad
 
     def init(self, params: Tensor) -> Moments:
         """The moments before the first step."""

@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from calibrant._renamed import renamed_arguments
 from calibrant.bilevel.optimizers.base import LearningRate, Linearization, Moments, Optimizer
 
 
-@renamed_arguments(lr="learning_rate")
 @dataclass(frozen=True)
 class GroupedOptimizer(Optimizer):
     """Several optimisers, each for its own part of φ: for example, gradient descent for weights and Adam for penalties.
@@ -22,7 +20,7 @@ class GroupedOptimizer(Optimizer):
     ----------
     parts : sequence of (length, Optimizer)
         The parts in the order of the vector. The lengths must add up to its size.
-    learning_rate, weight_decay, decay_on, decays
+    learning_rate, weight_decay, decay_on, clip_norm, decays
         Not used: each optimiser in ``parts`` has its own.
     """
 

@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from calibrant._renamed import renamed_arguments
 from calibrant.bilevel.optimizers.base import Linearization, Moments, Optimizer, add_decay_, has_decay
 
 
-@renamed_arguments(lr="learning_rate")
 @dataclass(frozen=True)
 class SGD(Optimizer):
     """Gradient descent, as ``torch.optim.SGD``: momentum, Nesterov, coupled weight decay.
@@ -21,7 +19,7 @@ class SGD(Optimizer):
 
     Parameters
     ----------
-    learning_rate, weight_decay, decay_on, decays
+    learning_rate, weight_decay, decay_on, clip_norm, decays
         As in :class:`Optimizer`.
     momentum : float
         μ; 0 for plain gradient descent.

@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from calibrant._renamed import renamed_arguments
 from calibrant._settings import check_choice
 from calibrant.bilevel.outer_variables.base import OuterVariable
 from calibrant.data.batch import Tensors
@@ -47,7 +46,6 @@ def bounded_gamma(features: Tensor, centre: Tensor, weight: Tensor, *, spread: f
     return centre + spread * centre * (1 - centre / largest) * torch.tanh(u)
 
 
-@renamed_arguments(classes="n_classes")
 class GammaNet(OuterVariable):
     """γ-Net: ``net(features)`` gives one γ ≥ 0 for each row of the features before the last layer.
 

@@ -10,13 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from calibrant._classes import logsumexp_of_others
-from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant._settings import check_choice
 from calibrant.bilevel.outer_variables.base import OuterVariable, of_batch
 from calibrant.data.batch import Batch, Tensors
 
 
-@renamed_arguments(classes="n_classes")
 class LabelNoise(OuterVariable):
     """Label noise with learned rates: ``q_y = Σ_c T[c, y]·p_c``.
 
@@ -43,8 +41,6 @@ class LabelNoise(OuterVariable):
         The upper bound on ε, below 1. It does not apply to ``"matrix"``. With ε above ``(C − 1)/C``, a label is
         evidence against its own class.
     """
-
-    classes = renamed_attribute("classes", "n_classes")
 
     def __init__(
         self,

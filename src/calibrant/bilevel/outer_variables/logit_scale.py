@@ -7,12 +7,10 @@ import math
 import torch
 from torch import Tensor, nn
 
-from calibrant._renamed import renamed_arguments
 from calibrant.bilevel.outer_variables.base import OuterVariable
 from calibrant.data.batch import Batch, Tensors
 
 
-@renamed_arguments(per="n_classes")
 class LogitScale(OuterVariable):
     """The training loss sees ``s·logits``; the outer loss and the classifier see the logits themselves.
 

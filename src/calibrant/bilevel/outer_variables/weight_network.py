@@ -8,12 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from calibrant._classes import one_hot
-from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant.bilevel.outer_variables.base import ONE_LOSS_PER_SAMPLE, OuterVariable
 from calibrant.data.batch import Batch, Tensors
 
 
-@renamed_arguments(classes="n_classes")
 class WeightNetwork(OuterVariable):
     """``w = σ(MLP(x, onehot(y)))``: weights as a smooth function of the input and the observed label.
 
@@ -40,8 +38,6 @@ class WeightNetwork(OuterVariable):
     seed : int
         The seed of the hidden layer's initial weights.
     """
-
-    classes = renamed_attribute("classes", "n_classes")
 
     def __init__(
         self,

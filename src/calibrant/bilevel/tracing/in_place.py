@@ -95,7 +95,7 @@ class Trainer:
         self.grad.zero_()
         loss.backward(inputs=list(self.named.values()))  # no gradients for anything else that the loss uses
         with torch.no_grad():
-            self.optimizer.update_(self.params, self.moments, self.grad, step)
+            self.optimizer.update_(self.params, self.moments, self.optimizer.clip_(self.grad), step)
         if memory is not None:
             memory.add(batch, [h.detach() for h in net.kept])  # type: ignore[attr-defined]
         return loss.detach()

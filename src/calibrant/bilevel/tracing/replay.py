@@ -108,6 +108,7 @@ def can_replay(run: Run, compile: str | None) -> bool:
         and not run.problem.stochastic
         and not (run.features is not None and isinstance(run.problem.train, LoaderStream))  # batches of several sizes
         and type(run.dynamics.optimizer) in _KNOWN
+        and run.dynamics.optimizer.clip_norm is None
         and (outer is None or type(outer) in _KNOWN)
     )
 

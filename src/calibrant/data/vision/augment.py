@@ -15,7 +15,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from calibrant._renamed import renamed_arguments, renamed_attribute
 from calibrant._settings import check_choice
 from calibrant.data.batch import map_tensors, tensors_of
 
@@ -77,7 +76,6 @@ class Normalise:
         return torch.addcmul(_per_channel([-m / s for m, s in zip(self.mean, self.std, strict=True)], x), x, scale)
 
 
-@renamed_arguments(classes="n_classes")
 @dataclass(frozen=True)
 class Mixup:
     """Mixup (Zhang et al. 2018): ``λ·x + (1 − λ)·x'`` with the targets mixed in the same way, λ ~ Beta(α, α).
@@ -90,8 +88,6 @@ class Mixup:
 
     alpha: float = 1.0
     n_classes: int | None = None
-
-    classes = renamed_attribute("classes", "n_classes")
 
     def __post_init__(self) -> None:
         if not 0 < self.alpha < math.inf:

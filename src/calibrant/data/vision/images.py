@@ -22,7 +22,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._renamed import renamed_attribute
 from calibrant._settings import check_choice
 from calibrant.data.splits import split_indices
 from calibrant.data.vision.download import download_archives
@@ -58,8 +57,6 @@ class Images:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     noisy: Tensor | None = None
-
-    classes = renamed_attribute("classes", "n_classes")
 
     def __len__(self) -> int:
         return len(self.labels)

@@ -20,14 +20,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from calibrant._renamed import warn_renamed
 from calibrant._whole import write_text_whole
 from calibrant.experiments.bo4sc.search import FIRST_SEED, HELD_OUT, Search, arguments
 from calibrant.experiments.common.command import begin, export, open_store, tell_user, usable_folder
 from calibrant.experiments.common.contents import in_order, position, read_own
 from calibrant.experiments.common.jobs import run_jobs
-from calibrant.experiments.common.keys import Key, make_key, own_code
-from calibrant.experiments.common.old_names import FORMER, current_names
+from calibrant.experiments.common.keys import Key, make_key
 from calibrant.experiments.common.records import resolve_device, shape_of
 from calibrant.experiments.common.runs import Planned, populations
 from calibrant.experiments.common.shared import checked_sets, foot, made
@@ -36,7 +34,6 @@ from calibrant.metrics import mean_interval
 from calibrant.report import Column, Report, Results
 
 NAME = "bo4sc-grid"
-CODE = "experiments/bo4sc/search.py"
 GRID: dict[str, tuple[float, ...]] = {
     "steps": (1, 5, 10, 20),
     "outer_learning_rate": (300.0, 1000.0, 3000.0, 10000.0),
@@ -120,7 +117,7 @@ def settings_of(grid: Mapping[str, Sequence[float]], sets: Sequence[str]) -> lis
 
 def key_of(seeds: int, fields: Mapping[str, Any]) -> Key:
     """The key of one setting on one set; its record is the mean over all seeds."""
-    return make_key(settings=f"{seeds} seeds, {HELD_OUT} points held out", code=own_code(CODE), **fields)
+    return make_key(settings=f"{seeds} seeds, {HELD_OUT} points held out", **fields)
 
 
 def alike(keys: Sequence[Key]) -> list[list[Key]]:
@@ -170,9 +167,6 @@ def origin(results: Results) -> dict[str, Any]:
 
 def complete(grid: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
     """The values of all six settings: the given ones, and the defaults of ``GRID`` for the others."""
-    for former in FORMER.keys() & grid.keys():
-        warn_renamed(f"{former} of the grid", FORMER[former], stacklevel=4)
-    grid = current_names(grid)
     unknown = sorted(set(grid) - set(GRID))
     if unknown:
         raise ValueError(f"grid must name settings among {', '.join(GRID)}; got {', '.join(unknown)}.")

@@ -10,11 +10,11 @@ from calibrant.experiments.bo4sc import figures, table1
 from calibrant.experiments.bo4sc.targets import CANDIDATES, OWN, bo4sc_targets, self_calibrated_targets
 from calibrant.experiments.common import words
 from calibrant.experiments.common.pooled import POOLED
-from calibrant.experiments.common.shared import SEEDS, count, failures, foot
+from calibrant.experiments.common.shared import QUICK_SEEDS, SEEDS, add_targets, count, failures, foot, screen
 from calibrant.experiments.common.summary import HEADINGS, cell, pivot
 from calibrant.experiments.common.verdicts import ENSEMBLE, Records, datasets, difference, mean, methods
 from calibrant.metrics import excludes_zero
-from calibrant.report import Column, Report, Results, Table, Verdict, format_number, to_markdown
+from calibrant.report import Column, Report, Results, Table, Verdict, format_number
 
 MATCHED = "standard-matched"
 """The id of BO4SC's control: the same training without the weights."""
@@ -45,7 +45,7 @@ def make_report(content: Results, numbers: figures.Numbers) -> Report:
         "value of each column is marked; the ensemble of five and the exact posterior do not take part.",
     )
     report.section("Targets", caveats(content))
-    report.verdicts(verdicts(records))
+    add_targets(report, verdicts(records), judged=enough(records))
     if ENSEMBLE in methods(records):
         _table(report, table1.beside_ensemble(records), f"{BESIDE} Negative is better.")
     if recommended := [m for m in (OWN, POOLED) if m in methods(records)]:
@@ -119,11 +119,21 @@ def origin(content: Results) -> str:
     )
 
 
+def enough(records: Records) -> bool:
+    """Whether there are more seeds than in a quick run, so that the targets can be judged."""
+    return _seeds(records) > QUICK_SEEDS
+
+
 def caveats(content: Results) -> str:
     """What a reader must know to interpret the verdicts."""
     text = "“Significantly” means that the 95 % interval of the paired difference over seeds excludes zero."
     seeds = _seeds(content.records)
-    if seeds < SEEDS:
+    if not enough(content.records):
+        text = (
+            f"The targets are set for {SEEDS} seeds. This run has {seeds}, which cannot decide them, so they are not "
+            "judged here."
+        )
+    elif seeds < SEEDS:
         text += (
             f" The targets are set for {SEEDS} seeds, and this run has {seeds}. Its intervals are wide: “not "
             "significantly worse” is then easy to reach, and a mean can meet or miss a limit by chance."
@@ -178,26 +188,22 @@ def weights_doing(records: Records) -> str:
 
 
 def to_terminal(content: Results) -> str:
-    """The main tables and the verdicts, for reading in a terminal."""
-    records = content.records
-    parts = [f"BO4SC, {count(_seeds(records), 'seed')}: mean and 95 % interval over seeds"]
-    for metric in METRICS_SHOWN:
-        table = pivot(records, metric)
-        parts.append(HEADINGS[metric][0] + "\n" + to_markdown(table.columns, table.rows, exempt=table.exempt))
-    lines = []
-    for verdict in verdicts(records):
-        note = f" ({verdict.note})" if verdict.note else ""
-        lines.append(f"{verdict.word:>12}  {verdict.statement}{note}\n{'':14}{verdict.shown}")
-    parts.append(f"Targets. {caveats(content)}\n" + "\n".join(lines))
-    if {MATCHED, "bo4sc"} <= set(methods(records)):
-        parts.append(
-            f"Effect of the weights: compared with {MATCHED}, paired by seed, bo4sc's ECE-10 is "
-            f"{weights_doing(records)}."
-        )
-    if ENSEMBLE in methods(records):
-        table = table1.beside_ensemble(records)
-        parts.append(BESIDE + "\n" + to_markdown(table.columns, table.rows))
-    return "\n\n".join([*parts, ""])
+    """Table 1 beside ours, and how BO4SC compares with its rivals: one screen of a terminal."""
+    records, seeds = content.records, count(_seeds(content.records), "seed")
+    compared = "; ".join(_below(records, rival) for rival in ("standard", "isotonic") if rival in methods(records))
+    sentence = f"Mean ECE of bo4sc: {compared}. " if compared and "bo4sc" in methods(records) else ""
+    if not enough(records):
+        sentence += f"{seeds.capitalize()} cannot decide the targets; a run without --quick judges them."
+    title = f"Table 1 of Sanguin et al. 2024, and the means of {seeds} here with 95 % intervals"
+    return screen(title, table1.in_short(records), sentence or "The page has the targets and their verdicts.")
+
+
+def _below(records: Records, rival: str) -> str:
+    """The number of sets on which BO4SC's mean ECE is below a rival's, here and in the paper."""
+    sets, paper = datasets(records), table1.PAPER["ece"]
+    here = sum(difference(records, "ece10", name, "bo4sc", rival).value < 0 for name in sets)
+    printed = sum(paper["bo4sc"][name] < paper[rival][name] for name in sets)
+    return f"below {rival}'s on {here} of {count(len(sets), 'set')} (in the paper: {printed})"
 
 
 def _figures(report: Report, numbers: figures.Numbers, records: Records) -> None:

@@ -15,7 +15,6 @@ from calibrant.experiments.bo4sc.page import MATCHED, make_report, to_terminal
 from calibrant.experiments.common.command import export, open_store, usable_folder
 from calibrant.experiments.common.contents import in_order, position, read_own, settings_of
 from calibrant.experiments.common.keys import Key
-from calibrant.experiments.common.old_names import current_names
 from calibrant.experiments.common.pooled import chosen_methods, synthetic_methods
 from calibrant.experiments.common.records import Prepared, resolve_device, weight_shares
 from calibrant.experiments.common.runs import FinishedRun
@@ -46,7 +45,8 @@ def reproduce(
 ) -> Path:
     """Train every method on every set and seed; write results, figures and a report; return the path of the report.
 
-    Runs that the store in ``out`` already holds are not trained again, unless their settings or the code changed.
+    Runs that the store in ``out`` already holds are not trained again, unless their settings or the study's version
+    changed.
 
     Parameters
     ----------
@@ -142,7 +142,7 @@ def chosen_settings(path: str | Path | None = None) -> tuple[Settings, dict[str,
     file = resources.files("calibrant.experiments.bo4sc") / "settings.json" if path is None else Path(path)
     text = file.read_text(encoding="utf-8")
     try:
-        found = current_names(json.loads(text))
+        found = json.loads(text)
         origin = found.pop("origin", None)
         for own in found.values():
             BO4SC(**with_tuples(own))

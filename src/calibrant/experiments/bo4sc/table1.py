@@ -50,6 +50,20 @@ def beside_paper(records: Records) -> Table:
     return Table(columns, rows, group="set", exempt=[POSTERIOR])
 
 
+def in_short(records: Records) -> Table:
+    """Table 1 for a terminal: ECE with 10 bins, accuracy, and the noise floor."""
+    shown = [method for method in PAPER["ece"] if method in methods(records)] or methods(records)
+    rows: list[list[Any]] = []
+    for dataset in datasets(records):
+        floor = cell(records, "floor_posterior10", dataset, methods(records)[0])
+        for method in shown:
+            printed = [PAPER[metric].get(method, {}).get(dataset) for metric in ("ece", "accuracy")]
+            ece, accuracy = (cell(records, metric, dataset, method) for metric in ("ece10", "accuracy"))
+            rows.append([dataset, method, printed[0], ece, floor and floor.value, printed[1], accuracy])
+    heads = ("set", "method", "ECE, paper", "ECE-10", "noise floor", "acc., paper", "accuracy")
+    return Table([Column(head) for head in heads], rows)
+
+
 def everything(records: Records, dataset: str) -> Table:
     """All measured fields of one set, one row per method."""
     shown = [

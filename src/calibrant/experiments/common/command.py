@@ -11,10 +11,9 @@ from calibrant._locks import lock
 from calibrant._whole import usable_folder
 from calibrant.experiments.common.contents import KINDS, Arrange, contents, experiment_of
 from calibrant.experiments.common.keys import Key
-from calibrant.experiments.common.old_names import read_with_current_names
 from calibrant.experiments.common.shared import count
 from calibrant.experiments.common.store import Line, Store
-from calibrant.report import write_results
+from calibrant.report import read_results, write_results
 from calibrant.report.results import Record, as_json
 
 
@@ -27,7 +26,7 @@ def open_store(out: str | Path, experiment: str, *, device: Any = "cpu") -> Stor
     if not _holds_records(store, experiment):
         return store
     if not store.commands:
-        store.adopt(read_with_current_names(_exported(store)), KINDS[experiment].identity)
+        store.adopt(read_results(_exported(store)), KINDS[experiment].identity)
     return store
 
 
@@ -36,7 +35,7 @@ def stored_records(out: str | Path, experiment: str) -> list[Record]:
     store = Store(out)
     if not _holds_records(store, experiment):
         return []
-    return (store.results() if store.commands else read_with_current_names(_exported(store))).records
+    return (store.results() if store.commands else read_results(_exported(store))).records
 
 
 def _exported(store: Store) -> Path:
@@ -48,7 +47,7 @@ def _holds_records(store: Store, experiment: str) -> bool:
     if store.commands:
         path, config = store.path, store.commands[-1]["config"]
     elif (path := _exported(store)).exists():
-        config = read_with_current_names(path).config
+        config = read_results(path).config
     else:
         return False
     found = experiment_of(config)
@@ -79,7 +78,7 @@ def begin(
     changed = []
     for name, line in store.current.items():
         key = expected(line)
-        if key is not None and (line["config"], line["code"]) != (key.config, key.code):
+        if key is not None and not key.matches(line):
             changed.append(name)
     again = len(asked.intersection(changed))
     if again:

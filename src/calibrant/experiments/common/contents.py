@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from calibrant.experiments.common.old_names import read_with_current_names
 from calibrant.experiments.common.store import Store
-from calibrant.report import Results
+from calibrant.report import Results, read_results
 from calibrant.report.results import Record
 
 Arrange = Callable[[Results], Results]
@@ -68,7 +67,7 @@ def read_own(path: str | Path, experiment: str, arrange: Arrange) -> Results:
     """
     path = Path(path)
     store = Store(path) if path.suffix == ".jsonl" else None
-    results = read_with_current_names(path) if store is None else store.results()
+    results = read_results(path) if store is None else store.results()
     found = experiment_of(results.config)
     if found is None:
         raise ValueError(

@@ -15,6 +15,7 @@ from joblib.parallel import get_active_backend
 
 from calibrant._jobs import refuse_threads
 from calibrant.experiments.common.keys import Key
+from calibrant.experiments.common.progress import StudyProgress
 from calibrant.experiments.common.store import Store
 from calibrant.report.results import Record
 
@@ -35,6 +36,7 @@ def run_jobs(
     for found in running:
         # A worker on another machine may not reach the folder of the store.
         store.add({key: record for key, record in found.items() if not store.has(key)})
+        _count(found)
 
 
 def work(store: Store, jobs: Sequence[Job]) -> dict[Key, Record]:
@@ -43,8 +45,14 @@ def work(store: Store, jobs: Sequence[Job]) -> dict[Key, Record]:
     for job in jobs:
         found = job()
         store.add(found)
+        _count(found)
         every |= found
     return every
+
+
+def _count(found: dict[Key, Record]) -> None:
+    if StudyProgress.active is not None:
+        StudyProgress.active.finish(found)
 
 
 def ambient_workers() -> int:

@@ -19,6 +19,7 @@ from threadpoolctl import threadpool_limits
 
 from calibrant.bilevel import Callback, ProgressBar
 from calibrant.experiments.common.keys import Key
+from calibrant.experiments.common.progress import StudyProgress
 from calibrant.experiments.common.records import Prepared, measure
 from calibrant.methods import BO4SC, Calibrated, Fitted, Method, Part, Standard, Task, fit_all
 from calibrant.methods import Job as Fit
@@ -84,6 +85,8 @@ class Training(Generic[Given]):
         for key, _ in self.planned:
             if (place := _place(key)) not in prepared:
                 prepared[place] = self.prepare(key)
+        if StudyProgress.active is not None:
+            StudyProgress.active.start(key for key, _ in self.planned)
         plan = [(key["method"], method, prepared[_place(key)]) for key, method in self.planned]
         runs = run_all(plan, device=self.device)
         with few_threads():
@@ -172,8 +175,8 @@ def few_threads() -> Iterator[None]:
 
 
 def progress(description: str) -> list[Callback]:
-    """A progress bar for one population."""
-    return [ProgressBar(description)]
+    """The progress of the study if this process has one, otherwise a progress bar for one population."""
+    return [StudyProgress.active or ProgressBar(description)]
 
 
 class Meter:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from calibrant._words import count as count  # for the experiments, which import it from here
 from calibrant.data import SETS
-from calibrant.report import Report, Results, provenance
+from calibrant.report import Report, Results, Table, Verdict, provenance, to_markdown
 from calibrant.report.results import command
 
 SEEDS, QUICK_SEEDS = 20, 3
@@ -40,6 +41,23 @@ def checked_sets(sets: Sequence[str] | None) -> list[str]:
 def made() -> dict[str, str]:
     """The command and the date, stored in the result file. A report made later from this file shows them."""
     return {"command": command(), "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")}
+
+
+WIDTH = 100
+
+
+def screen(title: str, table: Table, sentence: str) -> str:
+    """The end of a study in a terminal: a table, and a sentence about it."""
+    rows = to_markdown(table.columns, table.rows, group=table.group, exempt=table.exempt)
+    return "\n".join([*textwrap.wrap(title, WIDTH), rows, *textwrap.wrap(sentence, WIDTH)])
+
+
+def add_targets(report: Report, verdicts: Sequence[Verdict], *, judged: bool) -> None:
+    """Add targets with their verdicts, or without them if the runs are too few or too small to judge them."""
+    if judged:
+        report.verdicts(verdicts)
+    else:
+        report.table(["target", "measured, not judged"], [[verdict.statement, verdict.shown] for verdict in verdicts])
 
 
 def foot(report: Report, results: Results, *, hidden: Sequence[str] = ()) -> None:

@@ -16,6 +16,10 @@ from calibrant.report.results import Record
 Records = Sequence[Mapping[str, Any]]
 
 
+SMALL = 10_000
+"""Up to this many training images, a study has few epochs, methods and seeds by default, and judges no claims."""
+
+
 class RunGroup(NamedTuple):
     """Finished runs with the same data set, network, recipe and size, which differ only in method and seed."""
 
@@ -38,6 +42,11 @@ class RunGroup(NamedTuple):
         ]
         told = ", ".join(part for part in parts if part)
         return f"{self.dataset} ({told})" if told else self.dataset
+
+    @property
+    def small(self) -> bool:
+        """Whether the runs have too few images to judge targets and claims."""
+        return self.dataset == "digits" or 0 < self.records[0]["limit"] <= SMALL
 
     @property
     def methods(self) -> list[str]:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from statistics import fmean
 from typing import Any
 
-from calibrant.experiments.common.shared import failures, foot
+from calibrant.experiments.common.shared import add_targets, count, failures, foot, screen
 from calibrant.experiments.meta_reg import figures, tables
 from calibrant.experiments.meta_reg.claims import computed
+from calibrant.experiments.meta_reg.data import DATASETS
 from calibrant.experiments.meta_reg.groups import RunGroup, groups
-from calibrant.experiments.meta_reg.measured_claims import measured
+from calibrant.experiments.meta_reg.measured_claims import MISSING, measured
 from calibrant.experiments.meta_reg.noisy import has_noisy_labels, noisy_groups, noisy_table, noisy_targets
-from calibrant.experiments.meta_reg.paper import paper
+from calibrant.experiments.meta_reg.paper import paper, printed
 from calibrant.experiments.meta_reg.searched import CAPTION, best, rows, searches, without_searches
 from calibrant.experiments.meta_reg.searched import HEADINGS as SEARCH_HEADINGS
 from calibrant.experiments.meta_reg.targets import TARGETS, judged, targets
@@ -23,6 +25,7 @@ of the network, and 10 % move outer variables, such as the focal γ, which train
 classwise ECE have 15 bins of equal width. ACE has 15 bins of equal mass, for the predicted class. `recommended` is
 judged against `ce-average-ts`: cross-entropy with the same moving average of the weights, and a temperature.
 """
+UNJUDGED = "The targets are for full runs on CIFAR-10 and CIFAR-100. These results contain none, so none is judged."
 
 
 def tell(results: Results) -> Report:
@@ -36,9 +39,9 @@ def tell(results: Results) -> Report:
     if whole := judged(clean):
         report.verdicts(targets(whole))
     elif clean:
-        report.text("The targets apply to full runs on CIFAR-10 and CIFAR-100. These results contain none.")
-        with report.details("The same targets, applied to these runs"):
-            report.verdicts(targets(clean))
+        report.text(UNJUDGED)
+        with report.details("The same targets, measured on these runs"):
+            add_targets(report, targets(clean), judged=False)
     if verdicts := noisy_targets(found):
         report.verdicts(verdicts)
     for position, group in enumerate(found, 1):
@@ -108,12 +111,38 @@ def _draw(report: Report, figure: Any, caption: str, name: str) -> None:
 
 
 def _claims(report: Report, found: list[RunGroup]) -> None:
+    small, large = ([group for group in found if group.small is kind] for kind in (True, False))
     rows = [
         [c.statement, c.paper, "; ".join(filter(None, [c.measured, c.timing])), c.verdict, c.note or None]
-        for c in (*computed(), *measured(found))
+        for c in (*computed(), *(measured(large) if large else ()))
     ]
     report.section("The paper's claims", f"Values of the paper are quoted from {paper()['source']}")
     report.table(["claim", "paper", "measured here", "holds", "remark"], rows)
+    if small:
+        rows = [[c.statement, c.paper, c.measured] for c in measured(small) if c.measured != MISSING]
+        about = "Claims about trained networks: runs with so few images cannot judge them."
+        report.table(["claim", "paper", "measured, not judged"], rows, about)
+
+
+def to_terminal(results: Results) -> str:
+    """The paper's Table 1 beside ours, and the methods of lowest ECE: one screen of a terminal."""
+    found = groups(without_searches(results.records))
+    if not found:
+        return "No run of these results belongs into the paper's Table 1. The page has them."
+    group, *others = found
+    theirs = tables.printed_for(group)
+    lowest = min(group.methods, key=lambda method: fmean(group.values(method, "ece")))
+    printed_lowest = min(paper()["table1"][theirs], key=lambda method: printed(theirs, method, "ece"))
+    sentence = f"Lowest mean ECE: {lowest}; in the paper: {printed_lowest}."
+    if theirs != group.dataset:
+        sentence += f" The paper's values are for {DATASETS[theirs].title}: compare the order, not the numbers."
+    if not judged([group]) and not has_noisy_labels(group.dataset):
+        sentence += f" {UNJUDGED}"
+    if others:
+        sentence += f" The page also has {'; '.join(other.label for other in others)}."
+    seeds = count(len({record["seed"] for record in group.records}), "seed")
+    title = f"{group.label}, {seeds}: means ± standard deviations in %"
+    return screen(title, tables.in_short(group), sentence)
 
 
 def _add(report: Report, table: Table, title: str = "") -> None:

@@ -97,7 +97,7 @@ def sweep(
     folder = Path("out") / f"{NAME}-sweep" if out is None else Path(out)
     paths = [Path(path) for path in source or ()]
     if paths and not dry_run:
-        return write_report(paths, usable_folder(folder), tell=tell, export=export)
+        return write_report(paths, usable_folder(folder), make_report=tell, export=export)
     dataset = chosen_dataset(dataset, data, quick)
     if has_noisy_labels(dataset):
         raise ValueError(f"--dataset must have its published labels in a search; got {dataset!r}.")
@@ -110,7 +110,9 @@ def sweep(
     planned = runs(setup, list(methods), seeds or SEEDS, methods)
     if dry_run:
         return tell_plan(planned, folder, paths, fresh=fresh)
-    return write_report([make_runs(setup, planned, folder, fresh=fresh, **how)], folder, tell=tell, export=export)
+    return write_report(
+        [make_runs(setup, planned, folder, fresh=fresh, **how)], folder, make_report=tell, export=export
+    )
 
 
 def tell(results: Results) -> Report:

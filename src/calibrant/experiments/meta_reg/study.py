@@ -16,13 +16,15 @@ from calibrant.experiments.common.command import export as export_results
 from calibrant.experiments.common.configs import combined
 from calibrant.experiments.common.contents import KINDS, in_order, position, read_own, settings_of
 from calibrant.experiments.common.keys import Key, name_of
+from calibrant.experiments.common.progress import StudyProgress
 from calibrant.experiments.common.records import resolve_device
 from calibrant.experiments.common.shared import made
 from calibrant.experiments.common.store import Line, Store
 from calibrant.experiments.meta_reg.data import DATASETS
 from calibrant.experiments.meta_reg.dry_run import list_runs
+from calibrant.experiments.meta_reg.groups import SMALL
 from calibrant.experiments.meta_reg.noisy import has_noisy_labels
-from calibrant.experiments.meta_reg.page import tell
+from calibrant.experiments.meta_reg.page import tell, to_terminal
 from calibrant.experiments.meta_reg.plan import ABLATION, QUICK, Planned, Setup, known_methods, runs, trained
 from calibrant.experiments.meta_reg.quick import SEEDS as QUICK_SEEDS
 from calibrant.experiments.meta_reg.quick import Sizes, chosen_dataset, quick_sizes
@@ -33,8 +35,7 @@ from calibrant.report import Report, Results, write_results
 from calibrant.report.results import Record
 
 NAME = "meta-reg"
-SMALL, SMALL_EPOCHS = 10_000, 15
-"""Up to this many training images, a study has this many epochs, and the methods and seeds of a quick study."""
+SMALL_EPOCHS = 15
 ABLATION_SEEDS = 3
 
 
@@ -222,41 +223,41 @@ def work(
     others too. A second pass takes the runs of processes that were killed.
     """
     methods = dict(planned)
-    asked = set(missing)
-    total = len(missing)
     prepared, seed = None, None
-    for key in chain(store.take(missing), store.take(missing)):
-        if deadline is not None and time.monotonic() > deadline:
-            return False
-        together = [
-            (other, methods[other])
-            for other in missing
-            if other["seed"] == key["seed"]
-            and trained(methods[other]) == trained(methods[key])
-            and not store.has(other)
-        ]
-        if together[0][0] != key:
-            continue  # another process trains this network
-        if prepared is None or seed != key["seed"]:
-            seed = key["seed"]
-            prepared = setup.prepared(seed).to(device)
-        try:
-            found = train(
-                together,
-                prepared,
-                device=device,
-                folder=store.checkpoint(key),
-                logits_folder=store.folder / "logits",
-                seconds=seconds,
-                deadline=deadline,
-                shared=shared,
-            )
-        except OutOfTime:
-            return False
-        store.add(found)
-        for own, record in found.items():
-            asked.discard(own)
-            tell_user(f"[{total - len(asked)}/{total}] {_line(own, record)}")
+    with StudyProgress(missing) as progress:
+        for key in chain(store.take(missing), store.take(missing)):
+            if deadline is not None and time.monotonic() > deadline:
+                return False
+            together = [
+                (other, methods[other])
+                for other in missing
+                if other["seed"] == key["seed"]
+                and trained(methods[other]) == trained(methods[key])
+                and not store.has(other)
+            ]
+            if together[0][0] != key:
+                continue  # another process trains this network
+            if prepared is None or seed != key["seed"]:
+                seed = key["seed"]
+                prepared = setup.prepared(seed).to(device)
+            progress.start(other for other, _ in together)
+            try:
+                found = train(
+                    together,
+                    prepared,
+                    device=device,
+                    folder=store.checkpoint(key),
+                    logits_folder=store.folder / "logits",
+                    seconds=seconds,
+                    deadline=deadline,
+                    shared=shared,
+                )
+            except OutOfTime:
+                return False
+            store.add(found)
+            for own, record in found.items():
+                progress.finish([own])
+                tell_user(f"[{len(missing) - len(progress.left)}/{len(missing)}] {_line(own, record)}")
     return True
 
 
@@ -304,13 +305,16 @@ def write_report(
     paths: Sequence[Path],
     out: Path,
     *,
-    tell: Callable[[Results], Report] = tell,
+    make_report: Callable[[Results], Report] = tell,
     export: str | Path | None = None,
 ) -> Path:
-    """Write and print the report from result files or stores; ``export`` is another result file to write."""
+    """Write the report from result files or stores, and print its main table, or all of a report other than ``tell``.
+
+    ``export`` is another result file to write.
+    """
     results = read_all(paths)
     if export is not None:
         write_results(export, results.config, results.records, results.versions)
-    report = tell(results)
-    print(report.to_markdown())
+    report = make_report(results)
+    print(to_terminal(results) if make_report is tell else report.to_markdown())
     return report.write(out)

@@ -10,8 +10,9 @@ from calibrant.data.vision import SHIFTS
 from calibrant.experiments.common.verdicts import difference
 from calibrant.experiments.meta_reg.descriptions import describe
 from calibrant.experiments.meta_reg.groups import RunGroup, spread, times
-from calibrant.experiments.meta_reg.paper import METRICS, Printed, Quoted, printed, quoted
+from calibrant.experiments.meta_reg.paper import METRICS, Printed, Quoted, paper, printed, quoted
 from calibrant.experiments.meta_reg.plan import known_methods
+from calibrant.experiments.meta_reg.targets import RIVAL
 from calibrant.experiments.meta_reg.variants import variants
 from calibrant.methods.images import TABLE_3
 from calibrant.report import Column, Table
@@ -58,8 +59,7 @@ def table1(group: RunGroup) -> Table:
     quotes = False
     for method in main_methods(group):
         rows.append([method, "ours", str(len(group.of(method))), *_scores(group, method)])
-        # FLγ without SECE is only in the paper's Table 2.
-        cells = [printed(group.dataset, method, m) or printed(group.dataset, method, m, table=2) for m in METRICS]
+        cells = [_quote(group.dataset, method, m) for m in METRICS]
         if any(cells):
             quotes = True
             theirs = [_printed(cell, m) for cell, m in zip(cells, METRICS, strict=True)]
@@ -70,6 +70,35 @@ def table1(group: RunGroup) -> Table:
     if quotes and not BILEVEL.isdisjoint(group.methods):
         notes.append(OURS)
     return Table(columns, rows, " ".join([*notes, *_left_out(group)]))
+
+
+MOST_ROWS = 15
+"""With more methods, the table for a terminal has only the paper's methods, ``recommended`` and its rival."""
+
+
+def in_short(group: RunGroup) -> Table:
+    """Table 1 for a terminal: ECE and error of the paper and ours in per cent, and the noise floor."""
+    shown, rows = group.methods, []
+    if len(shown) > MOST_ROWS:
+        shown = [m for m in shown if _quote(printed_for(group), m, "ece") or m in ("recommended", RIVAL)]
+    for method in shown:
+        row: list[Any] = [method]
+        for metric in ("ece", "error"):
+            theirs = _quote(printed_for(group), method, metric)
+            row += [theirs and f"{100 * theirs.mean:.2f}", spread(group.values(method, metric), 2, 100)]
+        rows.append([*row, spread([fmean(group.values(method, "floor"))], 2, 100)])
+    heads = ("method", "ECE, paper", "ECE", "error, paper", "error", "noise floor of ECE")
+    return Table([Column(head) for head in heads], rows)
+
+
+def _quote(dataset: str, method: str, metric: str) -> Printed | None:
+    """A printed cell of Table 1, or of Table 2, where alone FLγ without SECE is."""
+    return printed(dataset, method, metric) or printed(dataset, method, metric, table=2)
+
+
+def printed_for(group: RunGroup) -> str:
+    """The data set whose printed values stand beside a group's: its own, or CIFAR-10 if the paper lacks it."""
+    return group.dataset if group.dataset in paper()["table1"] else "cifar10"
 
 
 def variants_table(group: RunGroup) -> Table:

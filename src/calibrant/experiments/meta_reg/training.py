@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from calibrant.bilevel import Callback, NonFiniteError, ProgressBar
+from calibrant.bilevel import Callback, NonFiniteError
 from calibrant.experiments.common.command import tell_user
-from calibrant.experiments.common.keys import Key, own_code
-from calibrant.experiments.common.runs import Meter
+from calibrant.experiments.common.keys import Key
+from calibrant.experiments.common.runs import Meter, progress
 from calibrant.experiments.meta_reg.curves import EpochCurve
 from calibrant.experiments.meta_reg.data import PreparedImages
 from calibrant.experiments.meta_reg.measures import SCORES, logits, measure
@@ -57,7 +57,7 @@ def train(
 
     def fit() -> tuple[Fitted, EpochCurve]:
         curve = EpochCurve(prepared.test)
-        callbacks: list[Callback] = [curve, ProgressBar(f"{key['method']}, seed {key['seed']}")]
+        callbacks: list[Callback] = [curve, *progress(f"{key['method']}, seed {key['seed']}")]
         interrupt = Interruptible()
         if path is not None:
             saving = TimedCheckpoint(path, seconds=seconds, deadline=deadline, interrupt=interrupt)
@@ -91,7 +91,6 @@ def train(
         "test_size": len(prepared.test),
         "batch_size": base.recipe.batch_size,  # type: ignore[attr-defined]
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "made_with": own_code("experiments/meta_reg/measures.py"),
         "curve": curve.columns(),
     }
     found: dict[Key, Record] = {}
@@ -127,7 +126,7 @@ def save_logits(path: Path, fitted: Fitted, prepared: PreparedImages) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     network = fitted.model if isinstance(fitted, Mapped) else fitted
-    arrays = {}
+    arrays: dict[str, Any] = {}
     for name, part in (("val", prepared.task.val), ("meta", prepared.task.meta), ("test", prepared.test)):
         if part is not None:
             arrays[f"{name}_logits"] = logits(network, part).numpy().astype(np.float16)

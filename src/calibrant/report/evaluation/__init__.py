@@ -6,12 +6,9 @@
 'undecided'
 """
 
-from calibrant._renamed import former_names
 from calibrant.report.evaluation.evaluate import evaluate
 from calibrant.report.evaluation.numbers import Measure, ModelNumbers
 from calibrant.report.evaluation.result import Evaluation
 from calibrant.report.evaluation.verdict import CalibrationVerdict
 
 __all__ = ["CalibrationVerdict", "Evaluation", "Measure", "ModelNumbers", "evaluate"]
-
-__getattr__ = former_names(__name__, Verdict="CalibrationVerdict")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from calibrant._whole import whole_file
 from calibrant.posthoc import Calibrator
-from calibrant.report.evaluation.files import PredictionFile
+from calibrant.report.evaluation.files import PredictionFile, prefixed_columns
 
 FORMATS = (".csv", ".tsv", ".parquet", ".npz")
 
@@ -23,10 +23,10 @@ def apply_file(calibrator: Calibrator, file: PredictionFile, out: str | os.PathL
     columns = calibrated_columns(calibrator, file)
     with whole_file(out) as unfinished:
         if suffix == ".npz":
-            # Objects would be pickled, so they are stored as text.
-            arrays = {name: _plain(np.asarray(column)) for name, column in columns.items()}
-            with unfinished.open("wb") as stream:
-                np.savez(stream, **arrays)  # type: ignore[arg-type]
+            with zipfile.ZipFile(unfinished, "w") as archive:  # np.savez takes no array of the name "file"
+                for name, column in columns.items():
+                    with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
+                        np.lib.format.write_array(stream, _plain(column), allow_pickle=False)
             return
         import pandas as pd
 
@@ -37,8 +37,8 @@ def apply_file(calibrator: Calibrator, file: PredictionFile, out: str | os.PathL
             frame.to_csv(unfinished, index=False, sep="\t" if suffix == ".tsv" else ",")
 
 
-def calibrated_columns(calibrator: Calibrator, file: PredictionFile) -> dict[str, Any]:
-    """The columns of the result: other columns of the file, then probabilities, class and confidence."""
+def calibrated_columns(calibrator: Calibrator, file: PredictionFile) -> dict[str, np.ndarray]:
+    """The columns of the result: all columns of the file, then probabilities, class and confidence."""
     kind = getattr(calibrator, "kind_", None)
     if kind is not None and kind != file.kind:
         hint = " Use --logits if these are logits." if (file.kind, kind) in _UNMARKED else ""
@@ -54,18 +54,34 @@ def calibrated_columns(calibrator: Calibrator, file: PredictionFile) -> dict[str
     names = list(getattr(calibrator, "class_names_", ()))
     values = _in_order(file, names)
     probs = np.asarray(calibrator.predict_proba(values))
-    columns: dict[str, Any] = dict(file.rows)
-    if file.labels is not None and file.kind != "pairs":
-        columns["label"] = file.labels
     if file.kind == "pairs":
-        if file.labels is not None:
-            columns["correct"] = file.labels
-        return columns | {"confidence": probs[:, 1]}
+        return _with_kept(file, {"confidence": probs[:, 1]})
     predicted = np.asarray(calibrator.predict(values))
     names = names or [str(k) for k in range(probs.shape[1])]
-    columns |= {f"prob_{name}": probs[:, k] for k, name in enumerate(names)}
+    columns = {f"prob_{name}": probs[:, k] for k, name in enumerate(names)}
     columns["predicted"] = np.array(names)[predicted]
-    return columns | {"confidence": probs[np.arange(len(probs)), predicted]}
+    return _with_kept(file, columns | {"confidence": probs[np.arange(len(probs)), predicted]})
+
+
+def _with_kept(file: PredictionFile, columns: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The columns of the file, followed by calibrated ones; a matrix becomes one column for each of its columns.
+
+    Columns that have the name of a calibrated one, or that `evaluate` could read in its place, get another name:
+    ``confidence_raw``, ``predicted_raw`` and ``raw_prob_…``.
+    """
+    kept: dict[str, np.ndarray] = {}
+    for name, column in file.table.items():
+        parts = column.reshape(len(column), -1).T
+        kept |= {name: column} if column.ndim == 1 else {f"{name}_{k}": part for k, part in enumerate(parts)}
+    alike = prefixed_columns(kept)
+    confusable = {name for start, group in alike.items() if len(group) > 1 or start == "prob" for name in group}
+    result: dict[str, np.ndarray] = {}
+    for name, column in kept.items():
+        new = f"raw_{name}" if name in confusable else name
+        while new.lower() in columns or (new != name and new in (kept.keys() | result.keys())):
+            new += "_raw"
+        result[new] = column
+    return result | columns
 
 
 def _in_order(file: PredictionFile, names: list[str]) -> np.ndarray:
@@ -89,6 +105,7 @@ def _in_order(file: PredictionFile, names: list[str]) -> np.ndarray:
 
 
 def _plain(column: np.ndarray) -> np.ndarray:
+    """Objects would be pickled, so they are stored as text."""
     return column.astype(str) if column.dtype == object else column
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,8 @@ class PredictionFile:
     """The content of a file of predictions.
 
     `kind` is "probs", "logits" (each with (n, C) `values`), "score" (the probability of one class of two), "logit"
-    (its log-odds) or "pairs" (confidence; `labels` then says whether each prediction was right).
+    (its log-odds) or "pairs" (confidence; `labels` then says whether each prediction was right). `rows` holds the other
+    columns, and `table` all columns as they were read.
     """
 
     path: Path
@@ -36,6 +37,7 @@ class PredictionFile:
     classes: tuple[str, ...] | None
     groups: np.ndarray | None = field(repr=False)
     rows: dict[str, np.ndarray] = field(repr=False)
+    table: dict[str, np.ndarray] = field(repr=False)
     weights: np.ndarray | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
@@ -60,6 +62,7 @@ class PredictionFile:
             groups=None if self.groups is None else self.groups[index],
             weights=None if self.weights is None else self.weights[index],
             rows={name: column[index] for name, column in self.rows.items()},
+            table={name: column[index] for name, column in self.table.items()},
         )
 
 
@@ -110,7 +113,7 @@ def read_predictions(
         )
     rows = {name: column for name, column in table.items() if name not in used and name != target and column.ndim == 1}
     groups = None if wanted is None else table[wanted]
-    return PredictionFile(path, kind, values, y, classes, groups, rows, None if heavy is None else table[heavy])
+    return PredictionFile(path, kind, values, y, classes, groups, rows, table, None if heavy is None else table[heavy])
 
 
 def _check_present(y: np.ndarray, path: Path) -> None:
@@ -161,11 +164,7 @@ def _find_values(
         matrix = _named({name: table[name] for name in wide}, known) or wide[0]
         is_logits = logits or matrix.lower().startswith("logit")
         return "logits" if is_logits else "probs", {matrix}, _numbers(table, matrix, path), None
-    prefixed: dict[str, list[str]] = {}
-    for name in table:
-        match = _PREFIXED.match(name)
-        if match and name != target:
-            prefixed.setdefault(match[1].lower(), []).append(name)
+    prefixed = prefixed_columns(name for name in table if name != target)
     for prefix, found in prefixed.items():
         if len(found) > 1:
             is_logits = logits or prefix.startswith("logit")
@@ -193,6 +192,16 @@ def _find_values(
         "column score, or confidence with correct or predicted. Name them with --columns. Its columns are "
         f"{_list(table)}."
     )
+
+
+def prefixed_columns(names: Iterable[str]) -> dict[str, list[str]]:
+    """The names that begin like those of predictions, such as ``prob_cat``, by their beginning."""
+    prefixed: dict[str, list[str]] = {}
+    for name in names:
+        match = _PREFIXED.match(name)
+        if match:
+            prefixed.setdefault(match[1].lower(), []).append(name)
+    return prefixed
 
 
 def _outcomes(table: Mapping[str, np.ndarray], y: np.ndarray | None, path: Path) -> np.ndarray | None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from calibrant._inputs import Logits
+from calibrant._inputs import Logits, two_columns
+from calibrant._words import listed
 from calibrant.posthoc import Calibrator, confidence_calibrator, make_calibrator
 from calibrant.report.evaluation.evaluate import evaluate
 from calibrant.report.evaluation.files import PredictionFile
 from calibrant.report.evaluation.reading import read_labels
 from calibrant.report.evaluation.result import Evaluation
+
+_Columns: TypeAlias = tuple[np.ndarray, np.ndarray, tuple[str, ...] | None]
+"""Values, the column of each label, and the names of the columns."""
 
 
 def judge_files(
@@ -32,6 +36,7 @@ def judge_files(
     names = _names(files)
     _same_rows(files)
     known = [_columns(file, positive) for file in files]
+    known[1:] = [_in_order_of(files[0], known[0], *other) for other in zip(files[1:], known[1:], strict=True)]
     held = np.arange(len(files[0]))
     if recalibrate is not None:
         held, rest = halves(known[0][1], seed)
@@ -71,14 +76,6 @@ def _weights(file: PredictionFile) -> np.ndarray | None:
         raise ValueError(f"The column of weights in {file.path.name} must hold numbers only; got text.") from None
 
 
-def known_calibrator(name: str, option: str) -> None:
-    """Raise an error that names the option if there is no such calibrator."""
-    try:
-        make_calibrator(name)
-    except ValueError as error:
-        raise ValueError(str(error).replace("name must", f"{option} must", 1)) from None
-
-
 def fit_file(file: PredictionFile, name: str, positive: str | None = None) -> Calibrator:
     """Fit a calibrator to all rows of a file; it remembers the classes and the kind of the predictions."""
     values, labels, classes = _columns(file, positive)
@@ -97,7 +94,7 @@ def _new_calibrator(name: str, file: PredictionFile) -> Calibrator:
     return confidence_calibrator(name) if file.kind == "pairs" else make_calibrator(name, from_probs=not file.is_logits)
 
 
-def _columns(file: PredictionFile, positive: str | None) -> tuple[np.ndarray, np.ndarray, tuple[str, ...] | None]:
+def _columns(file: PredictionFile, positive: str | None) -> _Columns:
     """Values, the column of each label, and the names of the columns."""
     assert file.labels is not None
     if file.kind == "pairs":
@@ -114,6 +111,20 @@ def _columns(file: PredictionFile, positive: str | None) -> tuple[np.ndarray, np
     except ValueError as error:
         raise ValueError(f"{file.path.name}: {error}") from None
     return file.values, labels, names
+
+
+def _in_order_of(first: PredictionFile, reference: _Columns, file: PredictionFile, columns: _Columns) -> _Columns:
+    """The columns of a file in the order of the classes in the first file."""
+    (_, labels, wanted), (values, _, names) = reference, columns
+    if names == wanted or names is None or wanted is None:
+        return columns
+    if set(names) != set(wanted):
+        raise ValueError(
+            f"{first.path.name} and {file.path.name} must have the same classes; got {listed(wanted)} and "
+            f"{listed(names)}."
+        )
+    matrix = np.asarray(two_columns(values, logits=file.is_logits))
+    return matrix[:, [names.index(name) for name in wanted]], labels, wanted
 
 
 def halves(labels: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -144,9 +155,3 @@ def _same_rows(files: Sequence[PredictionFile]) -> None:
         assert other.labels is not None
         if not np.array_equal(first.labels.astype(str), other.labels.astype(str)):
             raise ValueError(f"{names} must have the same labels; sort both files by the same row number.")
-        if set(first.classes or ()) != set(other.classes or ()):
-            raise ValueError(f"{names} must have the same classes; got {first.classes} and {other.classes}.")
-        if first.classes != other.classes:
-            raise ValueError(
-                f"{names} must have their columns in the same order; got {first.classes} and {other.classes}."
-            )

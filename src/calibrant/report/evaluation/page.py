@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from calibrant._version import __version__
-from calibrant._whole import write_text_whole
 from calibrant.report.builder import template
 from calibrant.report.evaluation.figures import figures
 from calibrant.report.evaluation.mistakes import worst_mistakes
-from calibrant.report.evaluation.numbers import ModelNumbers
-from calibrant.report.evaluation.result import Evaluation, difference_rows, measure_rows
+from calibrant.report.evaluation.numbers import ModelNumbers, off
+from calibrant.report.evaluation.result import Evaluation, difference_rows, measure_rows, points
 from calibrant.selective import RejectionRule
 
 MOST_CELLS = 12
@@ -30,6 +28,7 @@ def render(
     data = [figures(evaluation.samples[name], numbers, window) for name, numbers in evaluation.models.items()]
     page: str = template("evaluation.html.j2").render(
         title=title,
+        points=points,
         models=models,
         differences=[{**entry, "rows": difference_rows(entry)} for entry in evaluation.differences],
         card=_card(evaluation, card),
@@ -39,11 +38,6 @@ def render(
         level=next(iter(evaluation.models.values())).level,
     )
     return page
-
-
-def write(path: Path, page: str) -> None:
-    """Write the page whole or not at all."""
-    write_text_whole(path, page)
 
 
 def as_script(data: Any) -> str:
@@ -65,6 +59,7 @@ def _model(evaluation: Evaluation, name: str, rows: bool) -> dict[str, Any]:
         "numbers": numbers,
         "classes": [_part(row, numbers) for row in numbers.classes],
         "groups": [_part(row, numbers) for row in numbers.groups],
+        "partly": verdict.kind == "calibrated" and bool(off(numbers.classes) or off(numbers.groups)),
         "mistakes": mistakes,
         "columns": columns,
     }

@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from calibrant._whole import write_text_whole
 from calibrant.report.evaluation.mistakes import worst_mistakes
 from calibrant.report.evaluation.numbers import Measure, ModelNumbers
 from calibrant.report.evaluation.reading import Sample
 from calibrant.report.evaluation.verdict import CalibrationVerdict, judge
-from calibrant.report.numbers import format_number
+from calibrant.report.numbers import format_number, format_signed
 from calibrant.selective import RejectionRule
 
 MOST_GROUPS = 20
@@ -119,18 +120,30 @@ class Evaluation:
         ``{"model": "ResNet-50", "data": "test split"}``. The rejection window of the page starts at `rule` if given,
         and otherwise with nothing withheld. Needs Jinja2 (`pip install 'calibrant[report]'`).
         """
-        from calibrant.report.evaluation.page import render, write
+        from calibrant.report.evaluation.page import render
 
         page = render(self, rows=rows, title=title, card=card or {}, rule=rule)
         if path is not None:
-            write(Path(path), page)
+            write_text_whole(Path(path), page)
         return page
 
     def plot(self) -> Any:
         """Draw reliability, histogram and risk–coverage of every model; returns the matplotlib figure."""
-        from calibrant.report.evaluation.drawing import draw
+        from calibrant.plots import ConfidenceHistogramDisplay, ReliabilityDisplay, RiskCoverageDisplay, style
 
-        return draw(self)
+        with style.context() as plt:
+            size = (12.5, 4.4 * len(self.samples))
+            figure, axes = plt.subplots(len(self.samples), 3, figsize=size, squeeze=False, layout="constrained")
+        for (name, sample), row in zip(self.samples.items(), axes, strict=True):
+            numbers = self.models[name]
+            ReliabilityDisplay.from_predictions(
+                **sample.pairs, name=name, ax=row[0], bins=numbers.bins, level=numbers.level, n_resamples=100
+            )
+            ConfidenceHistogramDisplay.from_predictions(**sample.pairs, ax=row[1])
+            # Without weights: the guarantees of this curve count rows.
+            pairs: dict[str, Any] = {"confidence": sample.confidence, "correct": sample.correct}
+            RiskCoverageDisplay.from_predictions(**pairs, ax=row[2], level=numbers.level)
+        return figure
 
 
 def measure_rows(numbers: ModelNumbers) -> list[list[str]]:
@@ -148,7 +161,9 @@ def _texts(key: str, m: Measure) -> list[str]:
             return "–"
         return f"{100 * value:.2f} %" if key in _POINTS else f"{value:.4f}"
 
-    interval = "–" if m.low is None else f"{show(m.low)} to {show(m.high)}"
+    interval = "–" if m.low is None or m.high is None else f"{show(m.low)} to {show(m.high)}"
+    if key in _POINTS and (m.low, m.high) == (0, 1):
+        interval = "cannot be told"
     return [show(m.value), interval, "–" if m.floor is None else show(m.floor)]
 
 
@@ -156,10 +171,9 @@ def group_rows(numbers: ModelNumbers) -> list[list[str]]:
     """The calibration of each group as text: a heading, then one row for each of the largest groups."""
     rows = [["group", "rows", "confidence", "accuracy", "difference, points", f"{numbers.level:.0%} interval"]]
     for group in numbers.groups[:MOST_GROUPS]:
-        gap, low, high = (None if group[k] is None else 100 * group[k] for k in ("gap", "gap_low", "gap_high"))
         shares = [f"{100 * group[key]:.1f} %" for key in ("mean_confidence", "frequency")]
-        interval = "–" if low is None else f"{low:+.1f} to {high:+.1f}"
-        rows.append([str(group["name"]), f"{group['n']:,}", *shares, "–" if gap is None else f"{gap:+.1f}", interval])
+        gap, low, high = (points(group[key]) for key in ("gap", "gap_low", "gap_high"))
+        rows.append([str(group["name"]), f"{group['n']:,}", *shares, gap, low if low == high else f"{low} to {high}"])
     if left := len(numbers.groups[MOST_GROUPS:]) + numbers.groups_left_out:
         rows.append([f"and {left:,} more", *[""] * 5])
     return rows
@@ -174,8 +188,14 @@ def difference_rows(entry: Mapping[str, Any]) -> list[list[str]]:
             rows.append([label, "–", "–", "–"])
         else:
             p = "< 0.001" if d["p_value"] < 0.001 else f"{d['p_value']:.3f}"
-            rows.append([label, f"{d['value']:+.4f}", f"{d['low']:+.4f} to {d['high']:+.4f}", p])
+            value, low, high = (format_signed(d[end], 4) for end in ("value", "low", "high"))
+            rows.append([label, value, f"{low} to {high}", p])
     return rows
+
+
+def points(difference: float | None) -> str:
+    """A difference of fractions in percentage points, with its sign."""
+    return format_signed(None if difference is None else 100 * difference)
 
 
 def _text_table(rows: Sequence[Sequence[str]]) -> str:

@@ -53,11 +53,25 @@ def judge(m: ModelNumbers) -> CalibrationVerdict:
         )
     else:
         kind = "calibrated"
+        everywhere = " over all rows" if off(m.classes) or off(m.groups) else ""
         sentence = (
-            f"No sign of miscalibration: ECE is {_points(error.value)} points; {floor}, the score of a perfectly "
-            f"calibrated model ({means})."
+            f"No sign of miscalibration{everywhere}: ECE is {_points(error.value)} points; {floor}, the score of a "
+            f"perfectly calibrated model ({means})."
         )
-    return CalibrationVerdict(kind, sentence, tuple(_notes(m, kind)))
+    return CalibrationVerdict(kind, _without_gain(m) + sentence, tuple(_notes(m, kind)))
+
+
+def _without_gain(m: ModelNumbers) -> str:
+    """A sentence if the interval of the accuracy reaches down to the share of the largest class."""
+    hits = m.measures["accuracy"]
+    largest = max(m.classes, key=lambda part: part["frequency"], default=None)
+    if largest is None or hits.low is None or hits.low > largest["frequency"]:
+        return ""
+    return (
+        f"Accuracy is not clearly above that of always predicting {largest['name']}, which is right in "
+        f"{largest['frequency']:.1%} of the rows: {hits.value:.1%}, {m.level:.0%} interval {hits.low:.1%} to "
+        f"{hits.high:.1%}. "
+    )
 
 
 def _notes(m: ModelNumbers, kind: str) -> list[str]:
@@ -65,16 +79,16 @@ def _notes(m: ModelNumbers, kind: str) -> list[str]:
     error = m.measures["ece"]
     if kind in ("calibrated", "undecided") and error.high is not None:
         notes.append(f"With {m.n:,} rows, a true error of up to {_points(error.high)} points could go unseen.")
-    for what, parts in (("class", m.classes), ("group", m.groups)):
-        sure = off(parts)
-        if sure and not (what == "class" and len(m.classes) == 2):
-            worst = sure[0]
-            side = "too high" if worst["gap"] > 0 else "too low"
-            promised = "its probability" if what == "class" else "confidence"
-            many = "classes" if what == "class" else "groups"
+    start = "But for" if kind in ("calibrated", "undecided") else "For"
+    for many, promised, parts in (("classes", "its probability", m.classes), ("groups", "confidence", m.groups)):
+        if sure := off(parts):
+            two = many == "classes" and len(parts) == 2  # they have the same gap with opposite signs
+            worst = parts[1] if two else sure[0]
+            where = f"class {worst['name']}" if two else f"{len(sure)} of {len(parts)} {many}"
+            named = "" if two else f"the worst is {worst['name']}, "
             notes.append(
-                f"For {len(sure)} of {len(parts)} {many} {promised} is off by more than chance; "
-                f"the worst is {worst['name']}, {_points(abs(worst['gap']))} points {side}."
+                f"{start} {where} {promised} is off by more than chance: {named}"
+                f"{_points(abs(worst['gap']))} points {'too high' if worst['gap'] > 0 else 'too low'}."
             )
     if kind in ("over-confident", "under-confident", "miscalibrated"):
         gain = m.split["miscalibration"]

@@ -1,0 +1,99 @@
+"""How to train a network alone, by its kind: the recipes as values, and the rules that tell the kind.
+
+The rules are tried in this order:
+
+=========== ===========================================================================================================
+pretrained  the caller says so, a parameter is frozen, or parameters look trained (:func:`is_pretrained`)
+recurrent   a recurrent layer of torch (``nn.LSTM``, ``nn.GRUCell``, …)
+transformer ``nn.MultiheadAttention``, a layer whose class name contains "attention" or "transformer", or LayerNorm or
+            RMSNorm in a network without BatchNorm
+convolution a convolution and BatchNorm
+perceptron  everything else: perceptrons on tables or embeddings, convolutions without normalisation
+=========== ===========================================================================================================
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.conv import _ConvNd
+
+from calibrant.bilevel import SGD, Adam, AdamW, Optimizer
+from calibrant.methods.averaged import AveragedNetwork
+from calibrant.methods.newness import is_pretrained
+
+Kind = Literal["convolution", "transformer", "pretrained", "recurrent", "perceptron"]
+
+
+def _recipe(kind: str, optimizer: Optimizer, **settings: Any) -> AveragedNetwork:
+    return AveragedNetwork(optimizer=optimizer, precision="auto", patience=None, restarts=4, kind=kind, **settings)
+
+
+RECIPES: dict[Kind, AveragedNetwork] = {
+    "convolution": _recipe(
+        "convolutional network with BatchNorm", SGD(0.1, momentum=0.9, nesterov=True, weight_decay=5e-4)
+    ),
+    "transformer": _recipe("transformer", AdamW(1e-3, weight_decay=0.05, decay_on="weights", clip_norm=1.0)),
+    "recurrent": _recipe("recurrent network", AdamW(3e-3, weight_decay=0.01, decay_on="weights", clip_norm=1.0)),
+    "perceptron": _recipe("perceptron", AdamW(3e-3, weight_decay=0.05, decay_on="weights")),
+    "pretrained": _recipe(
+        "pretrained network", AdamW(1e-4, weight_decay=0.01, decay_on="weights", clip_norm=1.0), steps=400, passes=4
+    ),
+}
+"""One row for each kind. Learning rates are for batches of about 128 samples."""
+
+
+def recipe_for(module: nn.Module, pretrained: bool | None = None) -> AveragedNetwork:
+    """The recipe for a network. ``pretrained`` overrides :func:`is_pretrained`."""
+    return RECIPES[kind_of(module, pretrained)]
+
+
+def kind_of(module: nn.Module, pretrained: bool | None = None) -> Kind:
+    """The kind of a network, by the rules at the top of this file."""
+    if is_pretrained(module) if pretrained is None else pretrained:
+        return "pretrained"
+    layers = list(module.modules())
+    if any(isinstance(layer, nn.RNNBase | nn.RNNCellBase) for layer in layers):
+        return "recurrent"
+    normalised = any(isinstance(layer, _BatchNorm) for layer in layers)
+    if any(_attends(layer) for layer in layers) or (
+        not normalised and any(isinstance(layer, nn.LayerNorm | nn.RMSNorm) for layer in layers)
+    ):
+        return "transformer"
+    return "convolution" if normalised and any(isinstance(layer, _ConvNd) for layer in layers) else "perceptron"
+
+
+def _attends(layer: nn.Module) -> bool:
+    name = type(layer).__name__.lower()
+    return isinstance(layer, nn.MultiheadAttention) or "attention" in name or "transformer" in name
+
+
+def as_optimizer(given: Any) -> Optimizer:
+    """An optimiser of the engine, from one of the engine or of torch (SGD, Adam or AdamW).
+
+    Of a torch optimiser only the settings are used. It must have one group of parameters.
+    """
+    if isinstance(given, Optimizer):
+        return given
+    if not isinstance(given, torch.optim.Optimizer):
+        raise TypeError(
+            "optimizer must be one of calibrant.bilevel, such as SGD(0.1, momentum=0.9), or an SGD, Adam or AdamW of "
+            f"torch.optim; got {given!r}."
+        )
+    name, own = type(given).__name__, given.param_groups[0]
+    unused = [key for key in ("dampening", "maximize", "amsgrad") if own.get(key)]
+    if name not in ("SGD", "Adam", "AdamW") or len(given.param_groups) > 1 or unused:
+        raise ValueError(
+            "optimizer must be torch's SGD, Adam or AdamW with one group of parameters and without dampening, maximize "
+            f"and amsgrad; got {name} with {len(given.param_groups)} groups"
+            f"{' and ' + ', '.join(unused) if unused else ''}. calibrant.bilevel.SGD and AdamW have decay_on='weights' "
+            "for weight decay that spares biases and normalisation layers."
+        )
+    rate, decay = float(own["lr"]), float(own["weight_decay"])
+    if name == "SGD":
+        return SGD(rate, momentum=own["momentum"], nesterov=own["nesterov"], weight_decay=decay)
+    kind = AdamW if name == "AdamW" or own.get("decoupled_weight_decay") else Adam
+    return kind(rate, betas=tuple(own["betas"]), eps=own["eps"], weight_decay=decay)

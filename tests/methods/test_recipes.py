@@ -1,0 +1,211 @@
+"""The recipes of the default: the kind of a network, the user's own settings, and runs that diverge."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import calibrant
+from calibrant.bilevel import SGD, Adam, AdamW, Bilevel, NonFiniteError, Plain, Truncated, composed, solve
+from calibrant.methods import Part, Task
+from calibrant.methods.averaged import LOOKS, AveragedNetwork, BestAverage, Divergence, per_sample
+from calibrant.methods.default import story_of
+from calibrant.methods.recipes import RECIPES, as_optimizer, kind_of
+
+
+def rows(count, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, 4, generator=generator)
+    noise = -torch.log(-torch.log(torch.rand(count, 3, generator=generator)))
+    return x, (2 * x[:, :3] + noise).argmax(1)
+
+
+def perceptron():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 3))
+
+
+class SelfAttention(nn.Module):
+    """A layer that is known by its name only."""
+
+    def __init__(self):
+        super().__init__()
+        self.project = nn.Linear(4, 4)
+
+
+def kaiming(module):
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(layer.weight, mode="fan_out")
+            nn.init.zeros_(layer.bias)
+    return module
+
+
+def conv(norm=True):
+    return nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4) if norm else nn.ReLU(), nn.Flatten(), nn.Linear(4, 2))
+
+
+KINDS = {
+    "convolution": [conv, lambda: kaiming(conv())],
+    "transformer": [
+        lambda: nn.TransformerEncoderLayer(8, 2, 16),
+        lambda: nn.Sequential(nn.Embedding(5, 4), SelfAttention()),
+        lambda: nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)),
+    ],
+    "recurrent": [lambda: nn.GRU(3, 4), lambda: nn.Sequential(nn.Conv1d(1, 3, 3), nn.LSTMCell(3, 4))],
+    "perceptron": [perceptron, lambda: conv(norm=False), lambda: kaiming(conv(norm=False))],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_kind_of_a_network_and_of_a_trained_one(kind):
+    for build in KINDS[kind]:
+        net = build()
+        assert kind_of(net) == kind
+        assert kind_of(net, pretrained=True) == "pretrained"
+        with torch.no_grad():
+            for values in net.parameters():
+                values.add_(torch.randn_like(values))
+        assert kind_of(net) == "pretrained"
+        assert kind_of(net, pretrained=False) == kind
+
+
+def test_the_result_says_what_was_taken_and_why(capsys):
+    result = calibrant.fit(perceptron(), rows(4100), rows(200, 1), epochs=1, verbose=True)
+    told = "perceptron: AdamW, one cycle up to 0.003"
+    assert result.extras["method"] == told
+    assert told in capsys.readouterr().err
+    assert story_of(RECIPES["convolution"]) == "convolutional network with BatchNorm: SGD, one cycle up to 0.1"
+
+
+def test_the_validation_part_is_evaluated_at_most_twenty_times(monkeypatch):
+    looks = []
+    look = BestAverage.look
+    monkeypatch.setattr(BestAverage, "look", lambda self, run: [looks.append(run.step), look(self, run)])
+    task = Task(Part(*rows(64)), Part(*rows(20, 1)), 3, model=perceptron())
+    AveragedNetwork(epochs=501, batch_size=32, patience=None).fit(task)
+    assert LOOKS / 2 < len(looks) <= LOOKS + 1  # the last state is always evaluated
+
+
+def test_settings_of_a_torch_optimizer_are_used():
+    given = torch.optim.SGD(perceptron().parameters(), 0.5, momentum=0.9, nesterov=True, weight_decay=0.01)
+    method = AveragedNetwork(epochs=1, batch_size=None, optimizer=as_optimizer(given), schedule="constant")
+    assert method.scheduled(10) == SGD(0.5, momentum=0.9, nesterov=True, weight_decay=0.01)
+    adamw = torch.optim.AdamW(perceptron().parameters(), 1e-3, betas=(0.8, 0.9), weight_decay=0.2)
+    assert as_optimizer(adamw) == AdamW(1e-3, betas=(0.8, 0.9), weight_decay=0.2)
+    assert as_optimizer(torch.optim.Adam(perceptron().parameters())) == Adam(1e-3)
+    for wrong in (
+        torch.optim.RMSprop(perceptron().parameters()),
+        torch.optim.Adam(perceptron().parameters(), amsgrad=True),
+    ):
+        with pytest.raises(ValueError, match="SGD, Adam or AdamW with one group"):
+            as_optimizer(wrong)
+    with pytest.raises(TypeError, match="optimizer must be one of"):
+        as_optimizer("sgd")
+
+
+def test_own_optimizer_schedule_and_loss_train_one_calibrated_network():
+    loss = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 2.0, 3.0]), label_smoothing=0.1)
+    shares = []
+    result = calibrant.fit(
+        perceptron(), rows(300), rows(100, 1), epochs=4, optimizer=SGD(0.1), loss=loss,
+        schedule=lambda share: shares.append(share) or 1 - share,
+    )  # fmt: skip
+    assert len(result.modules) == 1
+    assert result.temperature is not None
+    assert (min(shares), max(shares)) == (0.0, 1.0)
+    assert result.extras["method"].startswith("perceptron: SGD, a schedule of its own")
+    with pytest.raises(ValueError, match=r"schedule must be .one-cycle., .cosine. or .constant."):
+        calibrant.fit(perceptron(), rows(300), rows(100, 1), schedule="step")
+    with pytest.raises(ValueError, match="has no optimizer"):
+        calibrant.fit(perceptron(), rows(300), rows(100, 1), method="bo4sc", optimizer=SGD(0.1))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+@pytest.mark.parametrize("weight", [None, torch.tensor([1.0, 2.0, 5.0])])
+def test_a_loss_of_torch_keeps_its_mean(weight, smoothing):
+    loss = nn.CrossEntropyLoss(weight=weight, label_smoothing=smoothing)
+    logits, labels = torch.randn(20, 3), torch.arange(20) % 3
+    values = per_sample(loss)(logits, labels)
+    assert values.shape == (20,)
+    torch.testing.assert_close(values.mean(), loss(logits, labels))
+    assert loss.reduction == "mean"
+    assert per_sample(F.cross_entropy) is F.cross_entropy
+
+
+def test_clipped_gradients_are_those_of_torch():
+    x, y = rows(30)
+    optimizer = SGD(0.5, momentum=0.9, clip_norm=0.05)
+    trained = solve(
+        Bilevel(perceptron(), train=(x, y)), hypergradient=Plain(4), inner_optimizer=optimizer, outer_steps=1
+    )
+    net = perceptron()
+    torch_optimizer = torch.optim.SGD(net.parameters(), 0.5, momentum=0.9)
+    for _ in range(4):
+        torch_optimizer.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        nn.utils.clip_grad_norm_(net.parameters(), 0.05)
+        torch_optimizer.step()
+    torch.testing.assert_close(trained.export(perceptron()).state_dict(), net.state_dict(), rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="clip_norm must be positive"):
+        SGD(0.1, clip_norm=0.0)
+    problem = Bilevel(perceptron(), calibrant.bilevel.SampleWeights(30), train=(x, y), val=(x, y))
+    with pytest.raises(ValueError, match="differentiates training steps"):
+        solve(
+            problem, hypergradient=Truncated(4, 2), inner_optimizer=optimizer, outer_optimizer=SGD(1.0), outer_steps=1
+        )
+
+
+def test_weight_decay_spares_biases_and_embeddings():
+    net = nn.Sequential(nn.Embedding(3, 2), nn.Flatten(), nn.Linear(4, 2))
+    problem = Bilevel(net, train=(torch.zeros(6, 2).long(), torch.arange(6) % 2))
+    assert problem.view.weight_mask().tolist() == [0.0] * 6 + [1.0] * 8 + [0.0] * 2
+
+
+def squares(logits, labels):
+    """Gradient descent on this loss diverges at rates above about 1."""
+    return (logits - F.one_hot(labels, 3)).square().sum(1)
+
+
+def test_a_run_that_diverges_is_repeated_more_slowly():
+    settings = {"schedule": "constant", "loss": squares, "epochs": 2}
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        result = calibrant.fit(nn.Linear(4, 3), rows(4100), rows(300, 1), optimizer=SGD(3.2), **settings)
+    told = [str(w.message) for w in found if "diverged" in str(w.message)]
+    assert told[-1].startswith("Training diverged at a learning rate of 3.2 and was repeated at 1.6.")
+    assert 1 < len(told) <= 4
+    assert result.probs(rows(10)[0]).isfinite().all()
+    with pytest.raises(NonFiniteError):
+        calibrant.fit(nn.Linear(4, 3), rows(4100), rows(300, 1), optimizer=SGD(1000.0), **settings)
+
+
+def test_divergence_is_noticed_in_the_first_epoch():
+    """The loss is still finite then, and a loss that is high from the start but falls is no divergence."""
+
+    def train(net, rate):
+        problem = Bilevel(net, train=rows(4100), batch_size=128, inner_loss=composed(squares))
+        watch = Divergence(3, every=1)
+        return solve(
+            problem, hypergradient=Plain(1), inner_optimizer=SGD(rate), outer_steps=32, callbacks=[watch]
+        )  # fmt: skip
+
+    with pytest.raises(NonFiniteError, match=r"rose from \S+ to \S+ at outer step \d+: training diverges"):
+        train(nn.Linear(4, 3), 1.6)
+    net = nn.Linear(4, 3)
+    with torch.no_grad():
+        net.weight.mul_(100)
+    train(net, 0.1)
+
+
+def test_a_network_at_chance_level_is_told():
+    x, y = rows(600)
+    with pytest.warns(UserWarning, match="at chance level: its log-loss is"):
+        calibrant.fit(perceptron(), (torch.zeros_like(x), y), (torch.zeros_like(x), y.flip(0)), epochs=1, networks=1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        calibrant.fit(perceptron(), (x, y), rows(300, 1), epochs=2, networks=1)
