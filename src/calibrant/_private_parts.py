@@ -51,6 +51,12 @@ PRIVATE_PARTS: dict[str, str] = {
     "torch.nn.Module._modules": "replaces the head in a shallow copy (models/heads.py)",
     "torch.nn.Module._parameters": "absent parameters (estimators/networks.py, methods/plain_modules.py)",
     "torch._dynamo.eval_frame.OptimizedModule._orig_mod": "the network inside torch.compile (models/given.py)",
+    # calibrant.experiments
+    "torch._foreach_add": "moves all parameters at once (experiments/meta_reg/readings.py)",
+    "torch._foreach_add_": "moves all parameters at once (experiments/meta_reg/readings.py)",
+    "torch._foreach_mul": "moves all parameters at once (experiments/meta_reg/readings.py)",
+    "torch._foreach_mul_": "moves all parameters at once (experiments/meta_reg/readings.py)",
+    "torch._foreach_sub_": "moves all parameters at once (experiments/meta_reg/readings.py)",
     # calibrant.methods and calibrant.data
     "torch.nn.modules.conv._ConvNd": "the base class of convolutions (methods/newness.py)",
     "torch.nn.init._calculate_fan_in_and_fan_out": "bounds of fresh parameters (methods/newness.py)",

@@ -155,6 +155,47 @@ def test_the_limits_start_at_the_rule_of_the_model(n_classes, opened):
     agrees(page, score, right, low, threshold)
 
 
+def test_two_classes_show_the_reliability_of_a_probability(opened):
+    probs, labels = predictions(2)
+    page = opened(calibrant.evaluate(probs, labels, classes=["no", "yes"], n_resamples=20))
+    assert "probability of yes" not in page.inner_html("#reliability-figure")
+    page.locator("input[value=positive]").check()
+    assert "share of yes" in page.text_content("#reliability-figure")
+    assert "mean probability of yes" in page.inner_text("#reliability-caption")
+    first = page.text_content("#reliability-figure .bar.under title, #reliability-figure .bar.over title")
+    inside = probs[:, 1] <= 1 / 15
+    assert first.startswith(f"probability of yes {100 * probs[inside, 1].mean():.1f} %, share of yes ")
+    assert f"share of yes {100 * (labels[inside] == 1).mean():.1f} %" in first
+
+
+def test_all_models_are_in_the_reliability_figure(opened):
+    probs, labels = predictions(3)
+    models = {"before": probs, "after": softmax(np.log(probs) / 2, axis=1)}
+    page = opened(calibrant.evaluate(models, labels, n_resamples=20))
+    after = page.evaluate("JSON.parse(document.getElementById('data').textContent)[1].curves.confidence.binned.length")
+    for curve, points in (("binned", after), ("smooth", 0), ("corp", 0)):
+        page.locator(f"input[value={curve}]").check()
+        assert page.locator("#reliability-figure circle").count() == points
+        assert page.locator("#reliability-figure path.other-1").count() == 2, "one in the legend"
+        assert "beforeafter" in page.text_content("#reliability-figure")
+    page.locator("#model").select_option(label="after")
+    assert page.locator("#reliability-figure path.other-0").count() == 2
+
+
+def test_a_wide_table_says_so_on_a_phone(opened):
+    result = calibrant.evaluate(*predictions(3), n_resamples=20)
+    page = opened(result, viewport={"width": 390, "height": 800})
+    table = page.locator("details[open] .scroll").first
+    faded = page.locator("details[open] .scroll.more").first
+    assert page.locator(".hint:visible").count() >= 2
+    assert faded.count() == 1
+    table.evaluate("(box) => box.scrollTo(box.scrollWidth, 0)")
+    page.wait_for_function("(box) => !box.classList.contains('more')", arg=table.element_handle())
+    page.emulate_media(media="print")
+    assert page.locator(".hint:visible").count() == 0
+    assert opened(result, viewport={"width": 1200, "height": 800}).locator(".hint:visible").count() == 0
+
+
 def test_curves_and_models_can_be_chosen_on_a_dark_phone(opened):
     probs, labels = predictions(3)
     sharper = softmax(2 * np.log(probs), axis=1)

@@ -47,6 +47,19 @@ def embedded(page):
     return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page).group(1))
 
 
+def test_two_classes_have_the_curve_of_a_probability():
+    probs, labels = predictions(800, 2)
+    weight = np.arange(800) % 3 + 1
+    (model,) = embedded(calibrant.evaluate(probs, labels, classes=["no", "yes"], sample_weight=weight).to_html())
+    assert model["positive"] == "yes"
+    for row in model["curves"]["positive"]["binned"]:
+        inside = np.ceil(15 * probs[:, 1]) == round(15 * row["upper"])
+        assert row["accuracy"] == pytest.approx(np.average(labels[inside] == 1, weights=weight[inside]), abs=1e-5)
+        assert row["confidence"] == pytest.approx(np.average(probs[inside, 1], weights=weight[inside]), abs=1e-5)
+    several = embedded(calibrant.evaluate(*predictions(300), n_resamples=20).to_html())
+    assert list(several[0]["curves"]) == ["confidence"]
+
+
 @pytest.mark.slow
 def test_a_hundred_thousand_predictions_stay_below_two_megabytes():
     probs, labels = predictions(100_000, 10)

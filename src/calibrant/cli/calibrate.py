@@ -41,11 +41,12 @@ def calibrate(
     """
     from calibrant._whole import whole_file
     from calibrant.posthoc import Auto, save_calibrator
+    from calibrant.posthoc.registry import check_calibrator
     from calibrant.report.evaluation.files import read_predictions
-    from calibrant.report.evaluation.judging import fit_file, known_calibrator
+    from calibrant.report.evaluation.judging import fit_file
     from calibrant.report.evaluation.result import plain
 
-    known_calibrator(method, "--method")
+    check_calibrator(method, "--method")
     with notes_printed():
         file = read_predictions(predictions, labels=labels, columns=columns or (), logits=logits)
     with whole_file(out) as unfinished:

@@ -73,15 +73,16 @@ def evaluate(
 
     calibrant evaluate logits.npy --logits --labels labels.npy --recalibrate auto --json
     """
+    from calibrant.posthoc.registry import check_calibrator
     from calibrant.report.evaluation.files import read_predictions
-    from calibrant.report.evaluation.judging import judge_files, known_calibrator
+    from calibrant.report.evaluation.judging import judge_files
 
     if out is not None:
         from calibrant.report.builder import need_jinja
 
         need_jinja()
     if recalibrate is not None:
-        known_calibrator(recalibrate, "--recalibrate")
+        check_calibrator(recalibrate, "--recalibrate")
     with notes_printed():
         files = [
             read_predictions(path, labels=labels, group=group, weight=weight, columns=columns or (), logits=logits)

@@ -37,6 +37,9 @@ def train(
         str | None,
         typer.Option(help="Column of dates or numbers, not used as an input; the newest rows are the test part."),
     ] = None,
+    weight: Annotated[
+        str | None, typer.Option(help="Column of weights of the rows, for training and scores. Not an input.")
+    ] = None,
     drop: Annotated[list[str] | None, typer.Option(help="Columns to leave out.")] = None,
     categorical: Annotated[
         list[str] | None, typer.Option(help="Columns whose numbers are codes, not quantities.")
@@ -81,6 +84,7 @@ def train(
         groups=groups,
         test_overlap=test_overlap,
         time=time,
+        weight=weight,
         drop=tuple(drop or ()),
         categorical=tuple(categorical or ()),
         text=tuple(text or ()),

@@ -39,7 +39,9 @@ def to_onnx(
 
     PyTorch's exporter writes the result of :func:`calibrant.fit`, or any module that returns logits. Its input is
     called ``input`` (entries of a mapping and several arguments keep their names), and its output is
-    ``probabilities``. Inputs have the precision of the network, or float32 for networks in half precision.
+    ``probabilities``. Inputs have the precision of the network, or float32 for networks in half precision. Sequences
+    and images may have other sizes than ``example`` if the network accepts them and the written graph gives PyTorch's
+    probabilities for a longer and a shorter input. If only the graph refuses them, a warning says so.
 
     Parameters
     ----------

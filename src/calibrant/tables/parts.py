@@ -207,7 +207,8 @@ def _take(groups: np.ndarray | None, rows: np.ndarray) -> np.ndarray | None:
 
 def _from_file(path: Path, table: Labelled) -> Labelled:
     """Read the labelled rows of another file, which must have the columns and classes of the table."""
-    found = read_labelled(path, table.target, groups=table.roles.get("groups"), like=table)
+    groups, weight = table.roles.get("groups"), table.roles.get("weight")
+    found = read_labelled(path, table.target, groups=groups, weight=weight, like=table)
     for name in table.columns:
         need_column(found.columns, name, found.file)
     names = {str(value): value for value in np.unique(table.labels).tolist()}

@@ -90,6 +90,7 @@ def _train(order: Order, work: Path, tell: Tell, show_progress: bool) -> Trainin
         order.target,
         groups=order.groups,
         time=order.time,
+        weight=order.weight,
         drop=order.drop,
         categorical=(*order.categorical, *order.text),
     )
@@ -126,7 +127,9 @@ def _fitted(order: Order, parts: TableParts, described: TableDescription, show_p
     names, codes = described.used, order.categorical
     text = [name for name in order.text if name in names]
     classifier = method.make(random_state=order.seed, device=order.device, text_columns=text, **order.settings)
-    held = {} if val is None else {"X_val": val.frame(names, codes), "y_val": val.labels}
+    held = {}
+    if val is not None:
+        held = {"X_val": val.frame(names, codes), "y_val": val.labels, "sample_weight_val": val.weights}
     begin, progress = time.perf_counter(), Progress(show_progress)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
@@ -134,6 +137,7 @@ def _fitted(order: Order, parts: TableParts, described: TableDescription, show_p
             classifier.fit(
                 train.frame(names, codes),
                 train.labels,
+                sample_weight=train.weights,
                 groups=train.groups,
                 callbacks=[progress],
                 **held,

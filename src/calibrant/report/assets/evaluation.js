@@ -2,7 +2,7 @@
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const $ = (id) => document.getElementById(id);
-  const state = { model: 0, curve: "binned", high: 0, low: -1 };
+  const state = { model: 0, of: "confidence", curve: "binned", high: 0, low: -1 };
   const NS = "http://www.w3.org/2000/svg";
 
   function add(parent, name, attributes, text) {
@@ -35,25 +35,26 @@
   const tenths = (v) => v.toFixed(1);
 
   const captions = {
-    binned: "Bars: accuracy in each bin; the coloured part is the gap to the mean confidence, orange where confidence is too high and green where it is too low. Brackets: where a calibrated model falls.",
-    smooth: "Accuracy smoothed over confidence, at the bandwidth of the smooth ECE, where there are predictions.",
-    corp: "The best non-decreasing fit of correctness to confidence (CORP): no bins to choose.",
+    binned: (x, y) => `Bars: ${y} in each bin; the coloured part is the gap to the mean ${x}, orange where the ${x} is too high and green where it is too low. Brackets: where a calibrated model falls.`,
+    smooth: (x, y) => `The ${y}, smoothed over the ${x} at the bandwidth of the smooth ECE, where there are predictions. Band: where a calibrated model falls.`,
+    corp: (x, y) => `The best non-decreasing fit of the ${y} to the ${x} (CORP): no bins to choose. Band: where a calibrated model falls.`,
   };
   function reliability() {
-    const svg = $("reliability-figure"), model = data[state.model];
-    const { x, y } = frame(svg, { left: 52, right: 410, top: 10, bottom: 335 }, { x: "confidence", y: "accuracy", formatX: tenths, formatY: tenths });
+    const svg = $("reliability-figure"), model = data[state.model], curves = model.curves[state.of];
+    const words = state.of === "positive" ? [`probability of ${model.positive}`, `share of ${model.positive}`] : ["confidence", "accuracy"];
+    const { x, y } = frame(svg, { left: 52, right: 410, top: 10, bottom: 335 }, { x: words[0], y: words[1], formatX: tenths, formatY: tenths });
     if (state.curve === "binned") {
-      for (const b of model.binned) {
+      for (const b of curves.binned) {
         const [left, width] = [x(b.lower) + 0.5, Math.max(1, x(b.upper) - x(b.lower) - 1)];
         add(svg, "rect", { class: "bar", x: left, width, y: y(b.accuracy), height: y(0) - y(b.accuracy) });
         const [above, below] = [Math.max(b.accuracy, b.confidence), Math.min(b.accuracy, b.confidence)];
         const kind = b.confidence > b.accuracy ? "bar over" : "bar under";
         const bar = add(svg, "rect", { class: kind, x: left, width, y: y(above), height: y(below) - y(above) });
-        add(bar, "title", {}, `confidence ${percent(b.confidence)}, accuracy ${percent(b.accuracy)}, ${percent(b.share)} of the rows`);
+        add(bar, "title", {}, `${words[0]} ${percent(b.confidence)}, ${words[1]} ${percent(b.accuracy)}, ${percent(b.share)} of the rows`);
         add(svg, "path", { class: "whisker", fill: "none", d: `M${x(b.confidence) - 4} ${y(b.low)}h8m-4 0V${y(b.high)}m-4 0h8` });
       }
     } else {
-      const rows = model[state.curve];
+      const rows = curves[state.curve];
       if (rows.length) {
         const band = [...rows.map((r) => [x(r[0]), y(r[3])]), ...rows.map((r) => [x(r[0]), y(r[2])]).reverse()];
         add(svg, "path", { class: "band", d: path(band) + "Z" });
@@ -61,7 +62,22 @@
       }
     }
     add(svg, "path", { class: "diagonal", d: path([[x(0), y(0)], [x(1), y(1)]]) });
-    $("reliability-caption").textContent = captions[state.curve];
+    data.forEach((other, i) => {
+      if (data.length < 2) return;
+      const top = 24 + 17 * i, name = other.name.length > 32 ? `${other.name.slice(0, 31)}…` : other.name;
+      const kind = i === state.model ? "line" : `line other-${i % 4}`;
+      add(svg, "text", { x: 88, y: top + 4 }, name);
+      if (i === state.model && state.curve === "binned") {
+        add(svg, "rect", { class: "bar", x: 60, y: top - 5, width: 22, height: 10 });
+        return;
+      }
+      add(svg, "path", { class: kind, d: `M60 ${top}h22` });
+      if (i === state.model) return;
+      const rows = other.curves[state.of][state.curve].map((r) => (state.curve === "binned" ? [x(r.confidence), y(r.accuracy)] : [x(r[0]), y(r[1])]));
+      if (rows.length) add(svg, "path", { class: kind, d: path(rows) });
+      if (state.curve === "binned") for (const [cx, cy] of rows) add(svg, "circle", { class: kind, cx, cy, r: 3 });
+    });
+    $("reliability-caption").textContent = captions[state.curve](...words) + (data.length > 1 ? " Lines of other colours: the other models." : "");
   }
 
   // What is kept by accepting score ≥ limits[high] or score ≤ limits[low]; low = -1 stands for no lower limit.
@@ -141,7 +157,7 @@
     for (const share of [1, 1 / 4]) {
       const at = box.bottom - Math.sqrt(share) * (box.bottom - box.top);
       add(svg, "line", { class: "axis", x1: box.left, x2: box.right, y1: at, y2: at });
-      add(svg, "text", { x: box.left, y: at + 12 }, count(Math.round(share * most ** 2)));
+      add(svg, "text", { class: "scale", x: box.left, y: at + 12 }, count(Math.round(share * most ** 2)));
     }
     for (let i = 0; i <= 10; i++) add(svg, "text", { x: place(i / 10), y: box.bottom + 18, "text-anchor": "middle" }, (i / 10).toFixed(1));
     add(svg, "text", { x: (box.left + box.right) / 2, y: box.bottom + 38, "text-anchor": "middle" }, r.score);
@@ -245,9 +261,9 @@
   for (const end of ["pointerup", "pointercancel"]) svg.addEventListener(end, () => (dragged = null));
   $("high").addEventListener("input", (event) => set("high", Number(event.target.value)));
   $("low").addEventListener("input", (event) => set("low", Number(event.target.value)));
-  for (const radio of document.querySelectorAll('input[name="curve"]'))
+  for (const radio of document.querySelectorAll('.switch input'))
     radio.addEventListener("change", () => {
-      state.curve = radio.value;
+      state[radio.name] = radio.value;
       reliability();
     });
   addEventListener("resize", histogram);

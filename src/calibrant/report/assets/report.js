@@ -32,5 +32,19 @@ function compare(a, b, column, sign) {
   return sign * x.textContent.localeCompare(y.textContent, undefined, { numeric: true });
 }
 
+// A table that is wider than the screen says so, and fades at the side where it continues.
+for (const box of document.querySelectorAll(".scroll")) {
+  const hint = document.createElement("p");
+  hint.className = "hint";
+  hint.textContent = "Scroll this table sideways to see all columns →";
+  box.before(hint);
+  const look = () => {
+    hint.hidden = box.scrollWidth <= box.clientWidth + 1;
+    box.classList.toggle("more", box.scrollLeft + box.clientWidth < box.scrollWidth - 1);
+  };
+  box.addEventListener("scroll", look, { passive: true });
+  new ResizeObserver(look).observe(box);
+}
+
 // Folded parts are printed too.
 addEventListener("beforeprint", () => document.querySelectorAll("details").forEach((part) => (part.open = true)));

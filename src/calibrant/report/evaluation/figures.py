@@ -27,25 +27,38 @@ _CORP_DRAWS = 60
 
 def figures(sample: Sample, numbers: ModelNumbers, window: Window | None = None) -> dict[str, Any]:
     """All figures of one model as plain values; the reject option starts at ``window`` if there is one."""
+    pairs, positive = {"confidence": sample.pairs}, None
+    if is_binary(sample) and sample.probs is not None and sample.labels is not None:
+        pairs["positive"] = {"confidence": sample.probs[:, 1], "correct": sample.labels == 1, **sample.weighting}
+        positive = sample.name_of(1)
     return {
         "name": numbers.name,
-        "binned": _binned(sample, numbers),
-        "smooth": _smooth(sample, numbers),
-        "corp": _corp(sample, numbers),
+        "positive": positive,
+        "curves": {kind: reliability(own, numbers) for kind, own in pairs.items()},
         "reject": reject(sample, numbers.level, window),
     }
 
 
-def _binned(sample: Sample, numbers: ModelNumbers) -> list[dict[str, Any]]:
-    r = prepare_reliability(**sample.pairs, bins=numbers.bins, level=numbers.level, n_resamples=0)
+def is_binary(sample: Sample) -> bool:
+    """Whether the predictions are probabilities of two classes."""
+    return sample.probs is not None and sample.probs.shape[1] == 2
+
+
+def reliability(pairs: dict[str, Any], numbers: ModelNumbers) -> dict[str, Any]:
+    """The three curves of pairs of confidence and correctness, or of a class's probability and its occurrence."""
+    return {"binned": _binned(pairs, numbers), "smooth": _smooth(pairs, numbers), "corp": _corp(pairs, numbers)}
+
+
+def _binned(pairs: dict[str, Any], numbers: ModelNumbers) -> list[dict[str, Any]]:
+    r = prepare_reliability(**pairs, bins=numbers.bins, level=numbers.level, n_resamples=0)
     rows = zip(r.lower, r.upper, r.share, r.confidence, r.accuracy, r.band_low, r.band_high, strict=True)
     keys = ("lower", "upper", "share", "confidence", "accuracy", "low", "high")
     return [dict(zip(keys, _rounded(row), strict=True)) for row in rows if row[2] > 0]
 
 
-def _smooth(sample: Sample, numbers: ModelNumbers) -> list[list[float]]:
+def _smooth(pairs: dict[str, Any], numbers: ModelNumbers) -> list[list[float]]:
     """Rows of confidence, accuracy, and the consistency band around the diagonal."""
-    s = prepare_smooth_reliability(**sample.pairs, level=numbers.level)
+    s = prepare_smooth_reliability(**pairs, level=numbers.level)
     shown = (s.local_count >= 4) & (s.confidence >= s.support[0]) & (s.confidence <= s.support[1])
     at = np.flatnonzero(shown & np.isfinite(s.accuracy) & np.isfinite(s.spread))
     at = at[np.unique(np.linspace(0, len(at) - 1, min(len(at), _CURVE_POINTS)).round().astype(int))] if len(at) else at
@@ -54,20 +67,20 @@ def _smooth(sample: Sample, numbers: ModelNumbers) -> list[list[float]]:
     return [_rounded(row) for row in zip(t, np.clip(s.accuracy[at], 0, 1), low, high, strict=True)]
 
 
-def _corp(sample: Sample, numbers: ModelNumbers) -> list[list[float]]:
+def _corp(pairs: dict[str, Any], numbers: ModelNumbers) -> list[list[float]]:
     """The isotonic fit at quantiles of the confidence, and its band for a calibrated model."""
-    p = read(None, None, **sample.pairs)
-    order = np.argsort(sample.confidence, kind="stable")
+    p, confidence = read(None, None, **pairs), pairs["confidence"]
+    order = np.argsort(confidence, kind="stable")
     at = order[np.unique(np.linspace(0, len(order) - 1, min(len(order), _CURVE_POINTS)).round().astype(int))]
     fit = isotonic_fit(p).numpy()[at]
     rng = np.random.default_rng(0)
     draws = []
     for _ in range(_CORP_DRAWS):
-        hits = rng.random(len(sample)) < sample.confidence
+        hits = rng.random(len(confidence)) < confidence
         draws.append(isotonic_fit(Predictions(p.confidence, p.correct.new_tensor(hits), p.weight)).numpy()[at])
     tail = (1 - numbers.level) / 2
     low, high = np.quantile(draws, [tail, 1 - tail], axis=0)
-    return [_rounded(row) for row in zip(sample.confidence[at], fit, low, high, strict=True)]
+    return [_rounded(row) for row in zip(confidence[at], fit, low, high, strict=True)]
 
 
 def reject(sample: Sample, level: float, window: Window | None = None) -> dict[str, Any]:
@@ -81,7 +94,7 @@ def reject(sample: Sample, level: float, window: Window | None = None) -> dict[s
 
     This is `UniformRiskBound.risk`, which holds for all windows at once.
     """
-    binary = sample.probs is not None and sample.probs.shape[1] == 2
+    binary = is_binary(sample)
     score = sample.probs[:, 1] if binary and sample.probs is not None else sample.confidence
     values = np.unique(score)
     if len(values) > MOST_LIMITS:
