@@ -61,7 +61,7 @@ def describe(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # they are in notes_
         try:
-            encoder = TableEncoder(output="ordinal", categorical=categorical, text=text).fit(table.columns)
+            encoder = TableEncoder(output="sparse", categorical=categorical, text=text).fit(table.columns)
         except ValueError as error:
             raise ValueError(f"{table.file}: {error}") from None
     kinds, dropped = {}, {}
