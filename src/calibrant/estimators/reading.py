@@ -117,7 +117,7 @@ def read(estimator: Any, X: Any, *y: Any, reset: bool, wide: bool | None = None)
     if reset:
         warn_of_row_numbers(X, stacklevel=5)  # the caller of fit
         text = estimator.text_columns
-        estimator.encoder_ = TableEncoder(text=text, output="ordinal") if len(text) or needs_encoder(X) else None
+        estimator.encoder_ = TableEncoder(text=text, output="sparse") if len(text) or needs_encoder(X) else None
     encoder = estimator.encoder_
     if encoder is None:
         found = _numbers(estimator, X, *y, reset=reset)
@@ -128,7 +128,8 @@ def read(estimator: Any, X: Any, *y: Any, reset: bool, wide: bool | None = None)
         validate_data(estimator, X, *y, reset=reset, skip_check_array=True)
         labels = [_check_y(each, estimator=estimator) for each in y]
         check_consistent_length(X, *labels)
-        inputs = Inputs(encoder.fit_transform(X) if reset else encoder.transform(X))
+        matrix = encoder.fit_transform(X) if reset else encoder.transform(X)
+        inputs = inputs_of(matrix, table=len(encoder.scaling_.mean))
     return (inputs, *labels) if y else inputs
 
 
@@ -222,13 +223,18 @@ def is_plain(dtype: Any) -> bool:
     return bool(getattr(dtype, "is_numeric", bool)()) or str(dtype) == "Boolean"
 
 
-def inputs_of(X: Any, wide: bool | None = None) -> Inputs:
-    """Return the columns of a checked matrix as dense or sparse columns; see :func:`read`."""
+def inputs_of(X: Any, wide: bool | None = None, table: int | None = None) -> Inputs:
+    """Divide a checked matrix into dense and sparse columns; see :func:`read`.
+
+    The first columns of an encoded table, which is sparse if it has free text, are dense; ``table`` is their number.
+    """
     if wide is None:
-        wide = sparse.issparse(X) and X.shape[1] > WIDE
-    if wide:
+        wide = sparse.issparse(X) and (table is not None or X.shape[1] > WIDE)
+    if not wide:
+        return Inputs(_dense(X) if sparse.issparse(X) else X)
+    if not table:
         return Inputs(np.empty((X.shape[0], 0), dtype=np.float32), sparse.csr_array(X))
-    return Inputs(_dense(X) if sparse.issparse(X) else X)
+    return Inputs(X[:, :table].toarray(), sparse.csr_array(X[:, table:]))
 
 
 def _dense(X: Any) -> np.ndarray:
