@@ -85,7 +85,8 @@ def _write_classifier(classifier: Any, path: str | os.PathLike[str], dtype: str)
     if classifier.projection_ is not None:
         raise ValueError(
             f"ONNX files have dense inputs, but this classifier was fitted to {classifier.projection_.columns} sparse "
-            "columns. Use save, or fit to a dense array of fewer columns (sklearn.decomposition.TruncatedSVD)."
+            "columns or terms of free text. Use save, or fit to a dense array of fewer columns "
+            "(sklearn.decomposition.TruncatedSVD, or calibrant.data.TableEncoder for free text)."
         )
     graph, kind, classes = Graph(), np.dtype(dtype), classifier.classes_
     columns = len(classifier.scaling_.mean)
