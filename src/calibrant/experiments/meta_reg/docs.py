@@ -26,7 +26,6 @@ from calibrant.report import Results, Table, to_markdown
 MAIN = ("error", "NLL", "ECE", "floor")
 """The scores of the first of two tables."""
 SCORES = (*(heading for heading, _ in tables.HEADINGS.values()), "floor %")
-READINGS = "meta-reg-readings"
 DESCRIPTION = "what it is or changes"
 PAGE, RESULTS = Path("docs/meta-regularisation-results.md"), Path("results")
 BEGIN, END = "<!-- results: written by calibrant.experiments.meta_reg.docs -->", "<!-- end of results -->"
@@ -124,12 +123,8 @@ def runs_in_words(found: Sequence[RunGroup]) -> str:
 
 
 def result_files(folder: Path = RESULTS) -> list[Path]:
-    """All result files, shorter names first: if several files hold the same run, that of the main study counts.
-
-    The readings of the paper have a section of their own.
-    """
-    paths = (path for path in folder.glob("meta-reg-*.json") if path.stem != READINGS)
-    return sorted(paths, key=lambda path: (len(path.stem), path.stem))
+    """All result files, shorter names first: if several files hold the same run, that of the main study counts."""
+    return sorted(folder.glob("meta-reg-*.json"), key=lambda path: (len(path.stem), path.stem))
 
 
 def update(page: str | Path, sources: Sequence[str | Path]) -> None:

@@ -61,8 +61,8 @@ def merge(work: Path, out: Path) -> None:
             with np.load(work / f"{name}.npz") as stored:
                 arrays |= {key if key.endswith("labels") else f"{name}/{key}": stored[key] for key in stored.files}
     sgd = {"batch": BATCH, "learning_rate": RATE, "momentum": MOMENTUM, "weight_decay": DECAY, "clip": CLIP}
-    write_results(out / "meta-reg-readings.json", {"experiment": "meta-reg-readings", **sgd, **made()}, records)
-    np.savez_compressed(out / "meta-reg-readings-logits.npz", **arrays)  # type: ignore[arg-type]
+    write_results(out / "readings.json", {"experiment": "readings", **sgd, **made()}, records)
+    np.savez_compressed(out / "readings-logits.npz", **arrays)  # type: ignore[arg-type]
 
 
 def main(arguments: Sequence[str]) -> None:
