@@ -12,12 +12,13 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 import calibrant
 from calibrant import integrations, metrics
 from calibrant.integrations import Tracker, trackers
 from calibrant.methods import Part, after_training, watching
+from calibrant.models.outputs import logits_of
 
 ROOT = Path(__file__).parents[2]
 NAMES = {"nll", "accuracy", "smooth_ece", "temperature", "nll_calibrated"}
@@ -264,3 +265,56 @@ def test_the_hugging_face_example(capsys):
     out = run_example("huggingface_trainer.py", capsys, samples=200, epochs=2)
     assert "eval_smooth_ece" in out
     assert float(re.search(r"largest difference to result.probs: (\S+)", out)[1]) < 1e-5
+
+
+class Rows(Dataset):
+    """Rows of numbers, as the Trainer of Hugging Face takes them."""
+
+    def __init__(self, count, seed):
+        generator = torch.Generator().manual_seed(seed)
+        self.x = torch.randn(count, 4, generator=generator)
+        self.y = (self.x[:, 0] + torch.randn(count, generator=generator) > 0).long()
+
+    def __len__(self):
+        return len(self.y)
+
+    def __getitem__(self, row):
+        return {"x": self.x[row], "labels": self.y[row]}
+
+
+class WithLoss(nn.Module):
+    """A network that returns its loss and logits."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 2)
+
+    def forward(self, x, labels=None):
+        logits = self.layer(x)
+        loss = None if labels is None else nn.functional.cross_entropy(logits, labels)
+        return {"logits": logits} | ({} if loss is None else {"loss": loss})
+
+
+@pytest.mark.parametrize("evaluates", [True, False])
+def test_a_callback_calibrates_in_the_trainer_of_hugging_face(tmp_path, evaluates):
+    transformers = pytest.importorskip("transformers")
+    callback = integrations.TrainerCalibration()
+    arguments = transformers.TrainingArguments(
+        str(tmp_path), num_train_epochs=1, per_device_train_batch_size=50, eval_strategy="epoch" if evaluates else "no",
+        save_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True,
+    )  # fmt: skip
+    model, val = WithLoss(), Rows(1100, 1)
+    trainer = transformers.Trainer(model, arguments, train_dataset=Rows(200, 0), eval_dataset=val, callbacks=[callback])
+    if not evaluates:
+        with pytest.warns(UserWarning, match="has not evaluated"):
+            trainer.train()
+        assert callback.result_ is None
+        return
+    trainer.train()
+    result = callback.result_
+    assert result.extras["confidence"]["kind"] in ("map", "temperature")
+    assert result.extras["confidence"]["gain"] is not None
+    calibrated = logits_of(result.module(x=val.x)).softmax(1).double()
+    torch.testing.assert_close(calibrated, result.probs({"x": val.x}), rtol=0, atol=1e-5)
+    own = calibrant.calibrate(model, (val.x, val.y), calibrator="map")
+    torch.testing.assert_close(own.probs(val.x), result.probs({"x": val.x}), rtol=0, atol=1e-6)

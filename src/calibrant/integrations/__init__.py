@@ -1,15 +1,24 @@
-"""Calibration inside other tools: experiment trackers, Lightning and torchmetrics. Each is imported when it is used."""
+"""Calibration inside other tools: trackers, Lightning, Hugging Face, torchmetrics. Each is imported when it is used."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from calibrant.integrations.huggingface import TrainerCalibration
     from calibrant.integrations.lightning import CalibrationCallback
     from calibrant.integrations.torchmetrics import ECE, ClasswiseECE, SmoothECE
     from calibrant.integrations.trackers import Tracker
     from calibrant.methods.watching import calibration_scores
 
-__all__ = ["ECE", "CalibrationCallback", "ClasswiseECE", "SmoothECE", "Tracker", "calibration_scores"]
+__all__ = [
+    "ECE",
+    "CalibrationCallback",
+    "ClasswiseECE",
+    "SmoothECE",
+    "Tracker",
+    "TrainerCalibration",
+    "calibration_scores",
+]
 
 _HOMES = {
     "CalibrationCallback": "calibrant.integrations.lightning",
@@ -17,6 +26,7 @@ _HOMES = {
     "ECE": "calibrant.integrations.torchmetrics",
     "SmoothECE": "calibrant.integrations.torchmetrics",
     "Tracker": "calibrant.integrations.trackers",
+    "TrainerCalibration": "calibrant.integrations.huggingface",
     "calibration_scores": "calibrant.methods.watching",
 }
 

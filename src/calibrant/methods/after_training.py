@@ -1,4 +1,4 @@
-"""``calibrant.calibrate``: fit a temperature or another calibrator to a trained network."""
+"""``calibrant.calibrate``: fit a temperature, a confidence map or another calibrator to a trained network."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.methods.checks import count_classes, warn_of_softmax
+from calibrant.methods.confidence_map import Mapped, choose_map
 from calibrant.methods.custom import example_of, other_models
 from calibrant.methods.fitted import Mixture, Recalibrated, held_out_logits
 from calibrant.methods.loaded import as_part, checked
@@ -17,6 +18,7 @@ from calibrant.methods.plain_modules import form_of
 from calibrant.methods.trained import Calculated, Trained
 from calibrant.models.given import copied
 from calibrant.posthoc import make_calibrator
+from calibrant.posthoc.registry import check_calibrator
 
 
 def calibrate(
@@ -40,8 +42,10 @@ def calibrate(
         Data that the network was not trained on, in a form that :func:`calibrant.fit` accepts. In a
         ``torch.distributed`` group, pass all of the data to each process: a process sees its own loader only.
     calibrator : str
-        A name in :data:`calibrant.posthoc.CALIBRATORS`, or "auto" for :class:`calibrant.posthoc.Auto`. The result has a
-        ``module`` only with "temperature".
+        A name in :data:`calibrant.posthoc.CALIBRATORS`; "auto" for :class:`calibrant.posthoc.Auto`; or "map" for the
+        choice of :func:`calibrant.fit` between a confidence map and a temperature
+        (:func:`calibrant.methods.confidence_map.choose_map`). The result has a ``module`` only with "temperature" and
+        "map".
     head, device, labels
         As in :func:`calibrant.fit`.
 
@@ -74,6 +78,7 @@ def calibrate_gathered(
     if not isinstance(model, nn.Module):
         advice = other_models(model)
         raise TypeError(f"model must be a trained nn.Module; got {type(model).__name__}.{advice}")
+    check_calibrator(calibrator, "calibrator")
     twin = copied(example_of(model, 0, device)).eval()
     part = as_part(val, twin, labels, "val")
     few = few_inputs(part)
@@ -82,5 +87,9 @@ def calibrate_gathered(
     plain = Mixture((Calculated(twin),))
     logits, targets, weights = held_out_logits(plain, part)
     logits, targets = gather(logits, targets)
+    form = form_of(twin, few, head)
+    if calibrator == "map":
+        choice = choose_map(logits, targets, None if weights is None else torch.as_tensor(weights))
+        return Trained(Mapped(plain, choice.map, extras={"confidence": choice.extras}), (twin,), form)
     fitted = make_calibrator(calibrator).fit(logits.numpy(), targets.numpy(), weights)
-    return Trained(Recalibrated(plain, fitted), (twin,), form_of(twin, few, head))
+    return Trained(Recalibrated(plain, fitted), (twin,), form)

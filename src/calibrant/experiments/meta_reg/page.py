@@ -141,7 +141,7 @@ def to_terminal(results: Results) -> str:
     if others:
         sentence += f" The page also has {'; '.join(other.label for other in others)}."
     seeds = count(len({record["seed"] for record in group.records}), "seed")
-    title = f"{group.label}, {seeds}: means ± standard deviations, in per cent"
+    title = f"{group.label}, {seeds}: means ± standard deviations in %"
     return screen(title, tables.in_short(group), sentence)
 
 
