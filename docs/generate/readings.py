@@ -8,7 +8,7 @@ from typing import Any
 from docs.generate.stored import bullets, stored, words
 
 from calibrant.experiments.common.verdicts import mean
-from calibrant.experiments.meta_reg.paper import Printed, printed
+from calibrant.experiments.meta_reg.paper import printed
 from calibrant.experiments.meta_reg.readings import READINGS
 from calibrant.report import Column, to_markdown
 
@@ -25,8 +25,8 @@ def table() -> str:
     records = _records()
     rows: list[list[object]] = []
     for method, number in PRINTED.items():
-        error, nll, ece = (printed(DATASET, method, name, table=number) for name in ("error", "nll", "ece"))
-        rows.append([f"{method}, printed", *_cells(error, nll, ece)])
+        error, nll, ece = (_said(method, metric, number) for metric in ("error", "nll", "ece"))
+        rows.append([f"{method}, printed", 100 * error, nll, 100 * ece, *[None] * 4])
         rows += [_row(name, records) for name in READINGS if base_of(name) == method]
     rows += [_row(name, records) for name in READINGS if base_of(name) not in PRINTED]
     columns = [
@@ -49,11 +49,6 @@ def base_of(name: str) -> str:
 
 def _records() -> Records:
     return {record["method"]: record for record in stored("readings").records}
-
-
-def _cells(error: Printed | None, nll: Printed | None, ece: Printed | None) -> list[object]:
-    assert error is not None and nll is not None and ece is not None
-    return [100 * error.mean, nll.mean, 100 * ece.mean, None, None, None, None]
 
 
 def _row(name: str, records: Records) -> list[object]:
@@ -107,9 +102,13 @@ def _nearest(records: Records, epochs: int) -> list[str]:
         f"after {epochs} epochs, where the paper prints an error of {in_percent(said)} and an ECE of "
         f"{in_percent(_said('flg-sece', 'ece'))} after 350."
     )
+    told += f" On the validation part, its mean γ ends at {records[name]['curve']['gamma_mean'][-1]:.2g}."
+    validation = {own: min(filter(None, records[own]["curve"]["error"])) for own in learned}
+    if min(validation, key=lambda own: validation[own]) == name:
+        told += " It also has the lowest validation error of them."
     rival = f"focal-{READINGS[name].form}"
     if rival in records:
-        told += f" A fixed γ = 1 in the same form (`{rival}`) has {_scores(records[rival])}."
+        told += f" A fixed γ = 1 in the same form and more training images (`{rival}`) has {_scores(records[rival])}."
     far = [own for own, error in learned.items() if error > said + FAR]
     about = words([f"`{own}` ({in_percent(learned[own], 1)}; {_gamma(records[own])})" for own in far])
     above = f"More than {100 * FAR:.0f} points above the printed error, in spite of the selection by validation error"
@@ -117,12 +116,16 @@ def _nearest(records: Records, epochs: int) -> list[str]:
 
 
 def _terms(records: Records) -> list[str]:
-    """Whether SECE has the lowest ECE of the outer losses, form by form."""
+    """Whether SECE has the lowest ECE of the outer losses, form by form, among the networks that have learned."""
     found = []
     for form in ("code", "text"):
         names = [f"{method}-{form}" for method in ("flg-sece", "flg-dece", "flg", "ce-sece", "ce-dece")]
         states = {name: records[name]["selected"] for name in names if name in records}
-        eces = {name: state["ece"] for name, state in states.items() if state["ece"] is not None}
+        eces = {
+            name: state["ece"]
+            for name, state in states.items()
+            if state["error"] is not None and state["error"] <= _said("flg-sece", "error") + FAR
+        }
         if len(eces) > 1 and names[0] in eces:
             listed = [f"`{name}` {in_percent(eces[name])}" for name in sorted(eces, key=lambda name: eces[name])]
             has = "has" if min(eces, key=lambda name: eces[name]) == names[0] else "does not have"
@@ -136,8 +139,8 @@ def _scores(record: Mapping[str, Any]) -> str:
     return "diverged" if error is None else f"an error of {in_percent(error)} and an ECE of {in_percent(ece)}"
 
 
-def _said(method: str, metric: str) -> float:
-    cell = printed(DATASET, method, metric)
+def _said(method: str, metric: str, table: int = 1) -> float:
+    cell = printed(DATASET, method, metric, table=table)
     assert cell is not None
     return cell.mean
 

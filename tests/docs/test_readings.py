@@ -10,7 +10,7 @@ from calibrant.experiments.meta_reg.readings import READINGS
 
 def record(method, error, ece, gamma=None):
     state = {"error": error, "nll": 0.2, "ece": ece, "floor": 0.004}
-    curve = {"gamma_mean": [1.0, gamma]} if gamma else {}
+    curve = {"error": [0.5, error], **({"gamma_mean": [1.0, gamma]} if gamma else {})}
     return {"method": method, "epochs": 60, "selected": state, "last": state, "curve": curve}
 
 
@@ -36,6 +36,7 @@ def test_sentences_name_the_nearest_and_the_diverged_reading(made):
     nearest, far, terms, *_ = readings.sentences()
     assert "`flg-sece-code` comes nearest" in nearest
     assert "`focal-code`" in nearest
+    assert "ends at 1.5. It also has the lowest validation error" in nearest
     assert "`flg-sece-text` (61.0 %; mean γ up to 72)" in far
     assert "`flg-sece-code` does not have the lowest ECE" in terms
 
