@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import resource
 import sys
 
@@ -11,7 +10,6 @@ import torch.nn.functional as F
 
 from benchmarks.engine import bilevel_training, data, mlp, plain_training, problem, torchopt_training
 from calibrant.bilevel import Unrolled
-from calibrant.bilevel.tape import returning_memory
 
 STEPS, SAMPLES = 100, 5000
 
@@ -34,7 +32,7 @@ def main(kind: str) -> float:
     F.cross_entropy(mlp(20, 8, 5)(x[:50]), y[:50]).backward()
     if kind == "torchopt":
         import torchopt  # noqa: F401
-    if kind.startswith("plain"):
+    if kind == "plain":
         train = plain_training(model, x[:SAMPLES], y[:SAMPLES])
     elif kind == "torchopt":
         train = torchopt_training(model, x, y, SAMPLES, window=STEPS)
@@ -43,9 +41,7 @@ def main(kind: str) -> float:
         one = problem(model, x, y, SAMPLES)
         train = bilevel_training(one, Unrolled(STEPS, memory=memory), "trace" if traced else None)
     before = resident()
-    # The lean mode makes the allocator return large blocks at once; for a fair comparison, so does plain training.
-    with returning_memory() if kind == "plain, giving back" else contextlib.nullcontext():
-        train(STEPS)
+    train(STEPS)
     return peak() - before
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 import numpy as np
 import pytest
 import torch
@@ -26,6 +28,20 @@ def fit(model=None, **settings):
 
 def rule():
     return selective.conformal_rule(PROBS, LABELS)
+
+
+def calibrated():
+    return calibrant.calibrate(nn.Linear(4, 2), VAL)
+
+
+class Texts:
+    """Like a pandas Series of text."""
+
+    def to_numpy(self):
+        return np.array(["a", "b", "c"], dtype=object)
+
+    def __array__(self, dtype=None, copy=None):
+        return self.to_numpy()
 
 
 MISTAKES = {
@@ -79,6 +95,42 @@ MISTAKES = {
         lambda: posthoc.CalibratedModel(FITTED, posthoc.Temperature).fit(X, Y),
         "calibrator must be one of calibrant.posthoc",
     ),
+    "text to a metric": (
+        lambda: metrics.ece(["text"], [0]),
+        "probs must be an array of numbers; got text such as 'text'",
+    ),
+    "series of text": (
+        lambda: posthoc.Temperature().fit(Texts(), LABELS),
+        "logits must be an array of numbers; got text such as 'a'. .*The order of arguments is logits, labels",
+    ),
+    "text as confidence": (
+        lambda: metrics.ece(confidence=Texts(), correct=[1, 0, 1]),
+        "confidence must be an array of numbers; got text such as 'a'",
+    ),
+    "dates as weights": (
+        lambda: metrics.ece(PROBS, LABELS, sample_weight=np.zeros(60, "datetime64[D]")),
+        "sample_weight must be an array of numbers; got dates or durations",
+    ),
+    "objects as probabilities": (
+        lambda: metrics.ece(np.array([[Decimal("0.3"), Decimal("0.7")]]), [1]),
+        "probs must be an array of numbers; got values of type Decimal",
+    ),
+    "labels of unequal length": (lambda: metrics.ece(PROBS[:2], [[0], [0, 1]]), "labels must be a rectangular array"),
+    "groups of unequal length": (
+        lambda: metrics.ece(PROBS[:2], [0, 1], groups=[[0], [0, 1]]),
+        "groups must be a rectangular array; got rows of unequal length",
+    ),
+    "text to a network": (lambda: calibrated().probs(["text"]), "inputs must be an array of numbers; got text such as"),
+    "series of text to a network": (lambda: calibrated().predict(Texts()), "got text such as 'a'. Encode text as numb"),
+    "rows of unequal length to a network": (lambda: calibrated().probs([[1.0], [1.0, 2.0]]), "rows of unequal length"),
+    "text to train on": (
+        lambda: calibrant.fit(nn.Linear(4, 2), (Texts(), LABELS[:3])),
+        "The inputs of train must be an array of numbers; got text such as 'a'",
+    ),
+    "dates as labels to train on": (
+        lambda: calibrant.fit(nn.Linear(4, 2), (TRAIN[0], np.zeros(40, "datetime64[D]"))),
+        "The labels of train must be an array of numbers; got dates",
+    ),
     "missing labels": (lambda: posthoc.CalibratedModel(FITTED).fit(X, [None] * 60), "y must not have missing entries"),
     "unknown labels to validate": (
         lambda: calibrant.SelfCalibratedClassifier().fit(X, Y, X_val=X, y_val=Y + 5),
@@ -102,6 +154,30 @@ MISTAKES = {
 def test_a_mistake_is_answered_by_a_sentence(mistake):
     call, sentence = MISTAKES[mistake]
     with pytest.raises((ValueError, TypeError), match=sentence):
+        call()
+
+
+class UnusedNetwork(nn.Linear):
+    def forward(self, _inputs):
+        raise AssertionError("the network was used")
+
+
+class UnfittedClassifier(LogisticRegression):
+    def fit(self, *_args, **_kwargs):
+        raise AssertionError("the classifier was fitted")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: calibrant.CrossCalibrated(UnfittedClassifier(), calibrator="magic").fit(X, Y),
+        lambda: calibrant.calibrate(UnusedNetwork(4, 2), VAL, calibrator="magic"),
+        lambda: calibrant.fit(UnusedNetwork(4, 2), TRAIN, VAL, method=calibrant.methods.Calibrated("magic")),
+    ],
+    ids=["CrossCalibrated", "calibrate", "fit"],
+)
+def test_an_unknown_calibrator_is_noticed_first(call):
+    with pytest.raises(ValueError, match=r"^calibrator must be one of auto, temperature, .*; got 'magic'"):
         call()
 
 

@@ -45,27 +45,35 @@ def as_tensor(values: Any, name: str) -> Tensor:
         raise ValueError(f"{name} must not have masked entries; drop those rows first.")
     if values is None:
         raise ValueError(f"{name} must be an array or a tensor; got None.")
-    try:
-        array = np.asarray(values)
-    except ValueError:
-        raise ValueError(f"{name} must be a rectangular array of numbers; got rows of unequal length.") from None
+    array = as_rectangular(values, name)
     if callable(values) or hasattr(type(values), "predict"):
         raise ValueError(f"{name} must be an array of numbers; got a {type(values).__name__}. Pass its predictions.")
-    if array.dtype.kind not in "biufc":
-        hint = f" The order of arguments is {name}, labels." if name in ("probs", "logits") else ""
-        raise ValueError(
-            f"{name} must be an array of numbers; got {type(values).__name__} of dtype {array.dtype}. "
-            f"Encode string labels as integers first; convert object arrays with .astype(...).{hint}"
-        )
-    if array.dtype == np.longdouble:
-        array = array.astype(np.float64)
-    return torch.from_numpy(shareable(array))
+    return torch.from_numpy(shareable(array, name))
 
 
-def shareable(values: Any) -> Any:
-    """An array that torch can share memory with, copied if necessary; anything else unchanged."""
+def as_rectangular(values: Any, name: str) -> np.ndarray:
+    """`np.asarray`, with a sentence for rows of unequal length."""
+    try:
+        return np.asarray(values)
+    except ValueError:
+        raise ValueError(f"{name} must be a rectangular array; got rows of unequal length.") from None
+
+
+def shareable(values: Any, name: str = "inputs") -> Any:
+    """An array of numbers that torch can share memory with, copied if necessary; not an array: unchanged."""
     if not isinstance(values, np.ndarray):
         return values
+    if values.dtype.kind not in "biufc":
+        example = next(iter(values.ravel().tolist()), None)
+        shown = f"text such as {example!r}" if isinstance(example, str) else f"values of type {type(example).__name__}"
+        shown = "dates or durations" if values.dtype.kind in "mM" else shown
+        hint = f" The order of arguments is {name}, labels." if name in ("probs", "logits") else ""
+        raise ValueError(
+            f"{name} must be an array of numbers; got {shown}. Encode text as numbers; convert numbers that are stored "
+            f"as text or objects with .astype(float).{hint}"
+        )
+    if values.dtype == np.longdouble:
+        return values.astype(np.float64)
     if not values.dtype.isnative or any(step < 0 for step in values.strides):
         values = values.astype(values.dtype.newbyteorder("="), order="C")
     return values if values.flags.writeable else values.copy()  # torch has no read-only tensors and would warn

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._inputs import Logits, as_tensor, dtype_name
+from calibrant._inputs import Logits, as_rectangular, as_tensor, dtype_name
 from calibrant._words import listed
 
 
@@ -141,7 +141,7 @@ def _numbers(names: Sequence[str]) -> list[int] | None:
 
 def class_columns(y: Any, classes: Any, name: str = "y") -> np.ndarray:
     """Return the column of each entry of `y` in a model's output, given the model's `classes_`."""
-    names, known = class_names(y), np.asarray(classes)
+    names, known = class_names(y, name), np.asarray(classes)
     if names.ndim != 1:
         raise ValueError(f"{name} must be 1-D, one class per row; got shape {names.shape}.")
     if names.dtype == object and any(value is None for value in names):
@@ -157,9 +157,9 @@ def class_columns(y: Any, classes: Any, name: str = "y") -> np.ndarray:
     return columns
 
 
-def class_names(labels: Any) -> np.ndarray:
+def class_names(labels: Any, name: str = "labels") -> np.ndarray:
     """Return class labels of any kind, strings included, as an array."""
-    return labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    return labels.detach().cpu().numpy() if isinstance(labels, Tensor) else as_rectangular(labels, name)
 
 
 def warn_of_other_order(first: Any, second: Any, names: str) -> None:

@@ -5,6 +5,10 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
+from sklearn.pipeline import make_pipeline
 
 from calibrant import SelfCalibratedClassifier
 from calibrant.data import TableEncoder, free_text
@@ -116,12 +120,58 @@ def test_an_encoder_with_text_is_saved_without_pickle(tmp_path):
         TableEncoder.from_json(text, arrays)
 
 
+def test_terms_follow_the_other_columns_in_a_sparse_matrix(tmp_path):
+    frame, _ = reviews()
+    frame["stars"], frame["town"] = np.arange(400) % 5, np.resize(["Bern", "Rom", None], 400)
+    encoder = TableEncoder(output="sparse").fit(frame)
+    found, names = encoder.transform(frame), encoder.get_feature_names_out().tolist()
+    text = encoder.columns_[0]
+    assert names[:2] == ["stars", "town"]
+    assert "review: lovely" in names
+    assert "review: …lovel…" in names
+    assert found.shape == (400, len(names)) == (400, 2 + len(text.idf))
+    assert encoder.categorical_features_.tolist() == [False, True] + [False] * len(text.idf)
+    dense = TableEncoder(output="ordinal").fit(frame[["stars", "town"]]).transform(frame)
+    assert np.array_equal(found[:, :2].toarray(), dense, equal_nan=True)
+    assert (found[:, 2:] != text.terms(frame["review"].to_numpy())).nnz == 0
+    encoder.save(tmp_path / "encoder")
+    assert (TableEncoder.load(tmp_path / "encoder").transform(frame)[:, 1:] != found[:, 1:]).nnz == np.isnan(
+        dense
+    ).sum()
+    assert isinstance(TableEncoder(output="sparse").fit_transform(frame[["stars"]]), np.ndarray)
+
+
+PARTS = [
+    np.array(["Senior", "Junior", "Lead", "Chief", "Deputy", "Assistant", "Principal", "Trainee", "Associate", "Head"]),
+    np.array(["Web", "Data", "Sales", "Marketing", "Finance", "Legal", "Nursing", "Logistics", "Civil", "Product"]),
+    np.array(["Engineer", "Manager", "Analyst", "Officer", "Consultant", "Specialist", "Technician", "Coordinator"]),
+]
+
+
+def job_titles(rows, seed):
+    """Titles of three words, each of which moves the logit of the class."""
+    random = np.random.default_rng(seed)
+    places = [random.integers(len(words), size=rows) for words in PARTS]
+    logits = sum(4 * np.sin((place + 1.0) ** 2) for place in places)
+    titles = zip(*(words[place] for words, place in zip(PARTS, places, strict=True)), strict=True)
+    return pd.DataFrame({"title": map(" ".join, titles)}), random.random(rows) < 1 / (1 + np.exp(-logits))
+
+
+def test_job_titles_are_learned_by_their_words():
+    (train, y), (test, y_test) = job_titles(800, 0), job_titles(2000, 1)
+    members = ("network", "linear")
+    clf = SelfCalibratedClassifier(16, epochs=10, folds=3, repeats=1, members=members, random_state=0).fit(train, y)
+    words = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(train["title"], y)
+    assert log_loss(y_test, clf.predict_proba(test)) < log_loss(y_test, words.predict_proba(test["title"]))
+
+
 def test_a_table_of_free_text_is_learned_and_saved(tmp_path):
     frame, good = reviews()
     settings = {"epochs": 20, "folds": 2, "repeats": 1, "members": ("network", "linear"), "embedding": None}
     clf = SelfCalibratedClassifier(**settings, random_state=0).fit(frame[:300], good[:300])
     probs = clf.predict_proba(frame[300:])
     assert np.mean((probs[:, 1] > 0.5) == good[300:]) > 0.8
+    assert clf.projection_.columns == len(clf.encoder_.columns_[0].idf)
     clf.save(tmp_path / "model")
     assert np.array_equal(load_classifier(tmp_path / "model").predict_proba(frame[300:]), probs)
 

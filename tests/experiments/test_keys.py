@@ -1,14 +1,19 @@
-"""Keys of runs: when two are equal, and the digest of the code behind a record."""
+"""Keys of runs: when two are equal, and when a stored run is up to date."""
 
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
 
-import calibrant
-from calibrant.experiments.common import keys
-from calibrant.experiments.common.keys import BASE, MEASURED, SCORING, TRAINED, code_digest, make_key, name_of
-from calibrant.experiments.tables.peers import made_by
+from calibrant.experiments.common.contents import KINDS
+from calibrant.experiments.common.keys import make_key, name_of
+from calibrant.experiments.guarantees import study as guarantees
+from calibrant.experiments.hostile import study as hostile
+from calibrant.experiments.networks import study as networks
+from calibrant.experiments.tables.peers import peer_settings
+from calibrant.experiments.tables.study import table_methods
+from calibrant.report import read_results
 
 
 def test_key_is_its_fields_and_config_digests_the_rest():
@@ -38,53 +43,50 @@ def test_file_names_are_safe_and_differ():
     assert all(re.fullmatch(r"[\w.=-]{1,100}", name, re.ASCII) and not name.startswith(".") for name in found)
 
 
+def test_a_stored_run_matches_by_version_and_settings():
+    key = make_key(settings="a", code="2", seed=0)
+    assert key.matches({"code": "2", "config": key.config})
+    assert key.matches({"code": "2", "config": ""})
+    assert key.matches({"code": "2"})
+    assert not key.matches({"code": "1", "config": key.config})
+    assert not key.matches({"code": "2", "config": "other"})
+
+
+RESULTS = Path(__file__).parents[2] / "results"
+
+
 @pytest.mark.parametrize(
-    ("part", "changed"),
+    ("file", "expected"),
     [
-        *((part, {"standard"}) for part in TRAINED),
-        *((part, {"standard", "sklearn-mlp"}) for part in (*MEASURED, "experiments/common", "experiments/tables")),
-        ("plots", set()),
+        ("networks", networks.expected),
+        ("guarantees", guarantees.expected),
+        ("hostile", hostile.HostileKeys(None).expected),
+        ("bo4sc-tables", lambda line: tables_key(line)),
     ],
 )
-def test_the_digest_is_of_all_that_a_record_depends_on(part, changed, tmp_path, monkeypatch):
-    folders = (*TRAINED, *MEASURED, "plots", "experiments/common", "experiments/tables")
-    for folder in folders:
-        (tmp_path / folder).mkdir(parents=True)
-        for name in ("a", "records", "data", "peers", "bases"):
-            (tmp_path / folder / f"{name}.py").write_text("1")
-    for file in BASE:
-        (tmp_path / file).write_text("1")
-    monkeypatch.setattr(calibrant, "__file__", str(tmp_path / "__init__.py"))
-    monkeypatch.setattr(keys, "code_digest", code_digest.__wrapped__)
-    monkeypatch.setattr("calibrant.experiments.tables.peers.code_digest", code_digest.__wrapped__)
-    before = made_by(["standard", "sklearn-mlp"])
-    for name in ("a", "records", "data"):
-        (tmp_path / part / f"{name}.py").write_text("2")
-    after = made_by(["standard", "sklearn-mlp"])
-    assert {name for name in before if before[name] != after[name]} == changed
-    assert after["sklearn-mlp"].startswith("scikit-learn ")
+def test_committed_runs_are_not_run_again(file, expected):
+    path = RESULTS / f"{file}.json"
+    if not path.exists():
+        pytest.skip("no results beside the tests")
+    results = read_results(path)
+    records = [record for record in results.records if "version 0" not in record["code"]]
+    fields = KINDS[results.config["experiment"]].identity
+    lines = [record | {"key": {n: record[n] for n in fields if n in record}, "data": ""} for record in records]
+    keys = [(expected(line), line) for line in lines]
+    known = [(key, line) for key, line in keys if key is not None]
+    assert len(known) > 0.9 * len(lines)
+    assert all(key.matches(line) for key, line in known)
 
 
-def test_digest_covers_every_package_behind_a_record():
-    """Everything that methods import and experiments measure with: a new package must be added to the digest."""
-    package = Path(calibrant.__file__).parent
-    wanted, found = ["methods"], {"methods", "data", "metrics", "selective"}
-    while wanted:
-        for file in (package / wanted.pop()).rglob("*.py"):
-            rooms = set(re.findall(r"^\s*from calibrant\.([a-z]+)", file.read_text(), re.M)) - found
-            found |= rooms
-            wanted += rooms
-    assert found == {*TRAINED, *MEASURED}
-    assert all((package / file).exists() for file in (*BASE, *SCORING))
+@cache
+def tables_settings():
+    """The settings of today's methods and the stored digests of the tables."""
+    config, methods = read_results(RESULTS / "bo4sc-tables.json").config, table_methods()
+    texts = {name: repr(methods[name]) if name in methods else peer_settings(name) for name in config["methods"]}
+    return texts, {name: table["sha256"] for name, table in config["tables"].items()}
 
 
-def test_wording_does_not_change_the_digest(tmp_path, monkeypatch):
-    monkeypatch.setattr(calibrant, "__file__", str(tmp_path / "__init__.py"))
-
-    def digest(text):
-        (tmp_path / "a.py").write_text(text)
-        return code_digest.__wrapped__("a.py")
-
-    first = digest('"""One."""\n\n\ndef f(x):\n    """Old words."""\n    return "#" + x\n')
-    assert first == digest('"""Two\nlines."""\n\ndef f(x):\n    """New."""\n    # why\n    return "#" + x\n')
-    assert first != digest('"""One."""\n\n\ndef f(x):\n    """Old words."""\n    return "%" + x\n')
+def tables_key(line):
+    """The key of a run on tables; its version names libraries of the machine that measured it."""
+    texts, digests = tables_settings()
+    return make_key(settings=texts[line["method"]], data=digests[line["table"]], code=line["code"])

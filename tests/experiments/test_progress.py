@@ -34,6 +34,8 @@ def test_the_time_left_counts_runs_by_their_cost(clock):
     with StudyProgress(runs) as study:
         assert str(study) == "0 of 3 runs finished"
         study.start(runs[:2])
+        study.on_step(SimpleNamespace(step=1, outer_steps=10))
+        assert "left" not in str(study), "too early to tell"
         clock.now = 2.0
         study.finish(runs[:1])
         study.finish(runs[:1])  # counts once

@@ -259,7 +259,8 @@ def test_result_file_without_a_store_starts_one(tmp_path):
     assert [r["nll"] for r in store.results().records] == [1.0, 1.0]
     fields = {"dataset": "bac", "method": "standard", "rate": 0.0}
     assert store.has(make_key(settings="a", code="1", **fields, seed=1))
-    assert not store.has(make_key(settings="a", code="1", **fields, seed=0))  # it does not say what made it
+    assert store.has(make_key(settings="a", code="1", **fields, seed=0))  # without a version, it has the first
+    assert not store.has(make_key(settings="a", code="2", **fields, seed=0))
     with pytest.raises(ValueError, match="choose another folder"):
         open_store(tmp_path, "bo4sc")
 

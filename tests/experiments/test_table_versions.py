@@ -4,10 +4,8 @@ import pytest
 
 from calibrant.experiments.tables.ids import FORMER, OWN, RIVAL
 from calibrant.experiments.tables.page import make_report, to_terminal
-from calibrant.experiments.tables.versions import EQUAL, earlier, earlier_costs
+from calibrant.experiments.tables.versions import earlier, earlier_costs
 from tests.experiments.cases import results_of, scored
-
-FIRST, SECOND = sorted(EQUAL["trees"])[:2]
 
 
 def made(version, **fields):
@@ -17,16 +15,13 @@ def made(version, **fields):
 @pytest.mark.parametrize(
     ("version", "last", "number"),
     [
-        ("code aa", "code aa", 0),
-        ("code aa", "code bb", 1),
-        ("", "code aa", 1),
-        (f"code {FIRST}", f"code {SECOND}", 0),
-        (f"code {FIRST}", f"code {min(EQUAL['network, baseline'])}", 1),
-        (f"scikit-learn 1.9.1, code {FIRST}", f"scikit-learn 1.9.2, code {SECOND}", 1),
-        (f"scikit-learn 1.9.1, code {FIRST}", f"scikit-learn 1.9.1, code {SECOND}", 0),
+        ("version 1", "version 1", 0),
+        ("version 0", "version 1", 1),
+        ("", "version 1", 1),
+        ("scikit-learn 1.9.1, version 1", "scikit-learn 1.9.2, version 1", 1),
     ],
 )
-def test_another_digest_means_an_earlier_record(version, last, number):
+def test_another_version_means_an_earlier_record(version, last, number):
     assert earlier([made(version)], {"hgb": last}) == ({"hgb": number} if number else {})
 
 
@@ -35,32 +30,24 @@ def test_nothing_is_called_earlier_in_a_file_without_versions():
     assert earlier_costs([made("", threads=2, failure=None)], "hgb", {}) == []
 
 
-def test_costs_of_other_code_are_earlier():
-    costs = [
-        made(f"code {digest}", table=table, threads=2, failure=None) for table, digest in (("a", FIRST), ("b", SECOND))
-    ]
-    assert earlier_costs(costs, "hgb", {"hgb": f"code {SECOND}"}) == ["a"]
-    assert earlier(costs, {"hgb": "code other"}) == {}  # costs are not scores
-
-
-def test_kinds_of_methods_have_their_own_digests():
-    own, other = sorted(EQUAL["network, baseline"] - EQUAL["ours"])[:2]
-    records = [made(f"code {own}", method=method) for method in ("focal", OWN)]
-    assert earlier(records, {"focal": f"code {other}", OWN: f"code {other}"}) == {OWN: 1}
+def test_costs_of_another_version_are_earlier():
+    costs = [made(f"version {place}", table=table, threads=2, failure=None) for place, table in enumerate("ab")]
+    assert earlier_costs(costs, "hgb", {"hgb": "version 1"}) == ["a"]
+    assert earlier(costs, {"hgb": "version 2"}) == {}  # costs are not scores
 
 
 def test_the_report_names_earlier_runs_and_costs():
-    records = [r | {"code": "code new"} for r in scored([[0.5, 0.4]] * 2, [OWN, "hgb"])]
+    records = [r | {"code": "version new"} for r in scored([[0.5, 0.4]] * 2, [OWN, "hgb"])]
     records += [
         {"table": table, "method": method, "seed": 0, "threads": 2, "failure": None, "seconds": 1.0, "peak_memory": 1}
-        | {"code": f"code {version}"}
+        | {"code": f"version {version}"}
         for method in (OWN, FORMER, RIVAL)
         for table, version in (("t0", "new"), ("t1", "old"))
     ]
-    results = results_of(records, made_by={OWN: "code new", "hgb": "code new"})
+    results = results_of(records, made_by={OWN: "version new", "hgb": "version new"})
     sentence = "measured with an earlier version of the code"
     assert f"These runs were {sentence}" not in to_terminal(results)
-    records[1]["code"] = "code old"
+    records[1]["code"] = "version old"
     for text in (to_terminal(results), make_report(results).to_markdown()):
         assert f"These runs were {sentence}: hgb (1 of its runs)." in text
         assert f"The costs of {OWN} were {sentence} on t1." in text

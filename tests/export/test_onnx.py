@@ -262,6 +262,45 @@ def test_a_fixed_number_of_rows_is_an_error(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+class Recurrent(nn.Module):
+    """A network for sequences of any length."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.layer, self.head = nn.Embedding(20, 4), nn.GRU(4, 4, batch_first=True), nn.Linear(4, 3)
+
+    def forward(self, tokens):
+        return self.head(self.layer(self.words(tokens))[0][:, -1])
+
+
+def test_sequences_may_have_another_length(tmp_path):
+    torch.manual_seed(0)
+    network, tokens = Recurrent().eval(), torch.randint(20, (6, 32))
+    to_onnx(network, tmp_path / "model.onnx", example=tokens[:3, :24])
+    for length in (1, 24, 32):
+        (probs,) = session(tmp_path / "model.onnx").run(None, {"input": tokens[:, :length].numpy()})
+        expected = network(tokens[:, :length]).softmax(1).detach().numpy()
+        np.testing.assert_allclose(probs, expected, rtol=0, atol=1e-5)
+
+
+class Counting(nn.Module):
+    """A network whose graph fixes the length of its inputs, because Python counts the entries."""
+
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.head(sum(x[:, k] for k in range(int(x.shape[1]))))
+
+
+def test_a_length_that_the_graph_fixes_is_a_warning(tmp_path):
+    x = torch.randn(3, 5, 2)
+    with pytest.warns(UserWarning, match="the ONNX file accepts only 5 on axis 1"):
+        to_onnx(Counting(), tmp_path / "model.onnx", example=x)
+    assert session(tmp_path / "model.onnx").get_inputs()[0].shape == ["n", 5, 2]
+
+
 class Named(nn.Module):
     """A network with two inputs by name that returns a mapping, as those of Hugging Face do."""
 

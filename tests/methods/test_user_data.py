@@ -115,7 +115,7 @@ WRONG = {
     "objects": (DataLoader(Texts(), 4), "train cannot be read: .*batch must contain tensors"),
     "nested tensors": (DataLoader(TensorDataset(X, Y), 4, collate_fn=nested), "Nested tensors are not supported"),
     "no whole batch": (DataLoader(TensorDataset(X, Y), 64, drop_last=True), "hold at least one whole batch"),
-    "text": ((np.full((TRAIN, 4), "a"), Y), "The inputs of train must be numbers"),
+    "text": ((np.full((TRAIN, 4), "a"), Y), "The inputs of train must be an array of numbers; got text such as .a."),
     "a column of labels": ((X, Y[:, None]), r"got shape \(40, 1\). Use labels\[:, 0\]"),
     "labels as text": (
         (X, np.array(["a", "b", "c"])[Y]),

@@ -24,7 +24,7 @@ ROOMS = LEAVES | {
     "bilevel": {"data", "models", "losses"},
     "methods": {"data", "models", "losses", "bilevel", "metrics", "posthoc"},
     "estimators": {"data", "models", "bilevel", "methods", "posthoc", "selective"},
-    "integrations": {"bilevel", "data", "methods", "metrics", "models"},
+    "integrations": {"bilevel", "data", "methods", "metrics", "models", "posthoc"},
     "export": {"data", "models", "methods", "estimators"},
     "report": {"data", *LEAVES},
     "tables": {"bilevel", "data", "estimators", "methods", "metrics", "report", "selective"},

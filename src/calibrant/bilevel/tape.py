@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import functools
 import math
 from collections.abc import Iterator
 
@@ -32,22 +29,19 @@ class Tape:
         self.recorded: list[Recorded] = []
         self.keep_graphs = memory == "graphs"
         self.kept = None if self.keep_graphs else _Shelf(start, -(-count // self.stride))
-        large = memory == "checkpoints" or count * (dynamics.level.graph_bytes or 0) > _LARGE_TAPE
-        self.lean = large and not phi.is_cuda
 
     def forward(self) -> tuple[State, list[Tensor]]:
         """Train. Returns the state at the end and the loss before each step."""
         state, losses = self.start, []
-        with returning_memory() if self.lean else contextlib.nullcontext():
-            for position in range(self.count):
-                if self.kept is None:
-                    state, loss, recorded = self.dynamics.record(state, self.phi, self.draws(state.step))
-                    self.recorded.append(recorded)
-                else:
-                    if position % self.stride == 0:
-                        self.kept.put(position // self.stride, state)
-                    state, loss = self.dynamics.advance(state, self.phi, self.draws(state.step))
-                losses.append(loss)
+        for position in range(self.count):
+            if self.kept is None:
+                state, loss, recorded = self.dynamics.record(state, self.phi, self.draws(state.step))
+                self.recorded.append(recorded)
+            else:
+                if position % self.stride == 0:
+                    self.kept.put(position // self.stride, state)
+                state, loss = self.dynamics.advance(state, self.phi, self.draws(state.step))
+            losses.append(loss)
         return state, losses
 
     def sweep(self, adjoint: Cotangent, *, to_start: bool) -> tuple[Cotangent, Tensor]:
@@ -56,11 +50,10 @@ class Tape:
         The adjoint at the start is valid only with ``to_start=True``.
         """
         total = torch.zeros_like(self.phi)
-        with returning_memory() if self.lean else contextlib.nullcontext():
-            for position, recorded in self._backwards():
-                adjoint, share = self.dynamics.pull(recorded, adjoint, params=position > 0 or to_start)
-                total += share
-                del recorded  # before the next one is made, since two graphs would double the peak
+        for position, recorded in self._backwards():
+            adjoint, share = self.dynamics.pull(recorded, adjoint, params=position > 0 or to_start)
+            total += share
+            del recorded  # before the next one is made, since two graphs would double the peak
         return adjoint, total
 
     def _backwards(self) -> Iterator[tuple[int, Recorded]]:
@@ -101,39 +94,6 @@ class _Shelf:
 
     def get(self, slot: int) -> State:
         return self.room.map(lambda t: t[slot])._replace(step=self.steps[slot])
-
-
-_M_MMAP_THRESHOLD = -3
-_LARGE, _GLIBC_MAXIMUM = 2**20, 32 * 2**20
-_LARGE_TAPE = 128 * 2**20
-"""The bytes of kept graphs above which freed blocks return to the system at once."""
-
-
-@contextlib.contextmanager
-def returning_memory() -> Iterator[None]:
-    """Return large blocks to the system when they are freed. It has an effect with glibc only.
-
-    By default glibc allocates them in one heap, where the small tensors of a sweep fragment the free space between
-    large ones, so the process holds several times the memory that it uses. Afterwards the threshold is the value at
-    which glibc's own adaptation ends.
-    """
-    libc = _glibc()
-    if libc is not None:
-        libc.mallopt(_M_MMAP_THRESHOLD, _LARGE)
-    try:
-        yield
-    finally:
-        if libc is not None:
-            libc.mallopt(_M_MMAP_THRESHOLD, _GLIBC_MAXIMUM)
-
-
-@functools.cache
-def _glibc() -> ctypes.CDLL | None:
-    try:
-        libc = ctypes.CDLL("libc.so.6")
-        return libc if hasattr(libc, "gnu_get_libc_version") else None
-    except OSError:
-        return None
 
 
 def step_bytes(dynamics: Dynamics, state: State, phi: Tensor, batch: Batch) -> int:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from calibrant.cli.evaluate import AsJson, AsLogits, Columns, Labels, Positive
-from calibrant.cli.shell import Tool, file_argument, notes_printed, print_json
+from calibrant.cli.shell import file_argument, notes_printed, print_json
 
 
 def calibrate(
@@ -41,11 +41,12 @@ def calibrate(
     """
     from calibrant._whole import whole_file
     from calibrant.posthoc import Auto, save_calibrator
+    from calibrant.posthoc.registry import check_calibrator
     from calibrant.report.evaluation.files import read_predictions
-    from calibrant.report.evaluation.judging import fit_file, known_calibrator
+    from calibrant.report.evaluation.judging import fit_file
     from calibrant.report.evaluation.result import plain
 
-    known_calibrator(method, "--method")
+    check_calibrator(method, "--method")
     with notes_printed():
         file = read_predictions(predictions, labels=labels, columns=columns or (), logits=logits)
     with whole_file(out) as unfinished:
@@ -99,9 +100,3 @@ def apply(
         print_json({"rows": len(file), "file": str(out)})
         return
     typer.echo(f"Calibrated {len(file):,} rows. Written: {out}")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command("calibrate", cls=Tool, no_args_is_help=True)(calibrate)
-    app.command("apply", cls=Tool, no_args_is_help=True)(apply)

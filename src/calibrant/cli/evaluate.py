@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from calibrant.cli.shell import Tool, notes_printed, print_json
+from calibrant.cli.shell import notes_printed, print_json
 
 Files = Annotated[
     list[Path],
@@ -73,15 +73,16 @@ def evaluate(
 
     calibrant evaluate logits.npy --logits --labels labels.npy --recalibrate auto --json
     """
+    from calibrant.posthoc.registry import check_calibrator
     from calibrant.report.evaluation.files import read_predictions
-    from calibrant.report.evaluation.judging import judge_files, known_calibrator
+    from calibrant.report.evaluation.judging import judge_files
 
     if out is not None:
         from calibrant.report.builder import need_jinja
 
         need_jinja()
     if recalibrate is not None:
-        known_calibrator(recalibrate, "--recalibrate")
+        check_calibrator(recalibrate, "--recalibrate")
     with notes_printed():
         files = [
             read_predictions(path, labels=labels, group=group, weight=weight, columns=columns or (), logits=logits)
@@ -109,8 +110,3 @@ def evaluate(
         typer.echo(f"\nChosen for {name}: {choice}")
     if out is not None:
         typer.echo(f"\nWritten: {out}")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("evaluate", cls=Tool, no_args_is_help=True)(evaluate)

@@ -10,7 +10,7 @@ import typer
 
 from calibrant.cli.evaluate import AsJson
 from calibrant.cli.options import Device, On
-from calibrant.cli.shell import Tool, file_argument, print_json
+from calibrant.cli.shell import file_argument, print_json
 
 
 def train(
@@ -36,6 +36,9 @@ def train(
     time: Annotated[
         str | None,
         typer.Option(help="Column of dates or numbers, not used as an input; the newest rows are the test part."),
+    ] = None,
+    weight: Annotated[
+        str | None, typer.Option(help="Column of weights of the rows, for training and scores. Not an input.")
     ] = None,
     drop: Annotated[list[str] | None, typer.Option(help="Columns to leave out.")] = None,
     categorical: Annotated[
@@ -81,6 +84,7 @@ def train(
         groups=groups,
         test_overlap=test_overlap,
         time=time,
+        weight=weight,
         drop=tuple(drop or ()),
         categorical=tuple(categorical or ()),
         text=tuple(text or ()),
@@ -114,8 +118,3 @@ def train(
         typer.echo(about)
     typer.echo(f"\nTrained in {duration(metrics['seconds']['training'])}. Written: {out / 'report.html'}")
     typer.echo(f"Predict other tables: {shlex.join(['calibrant', 'predict', str(out / 'model.calibrant')])} TABLE")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("train", cls=Tool, no_args_is_help=True)(train)

@@ -35,9 +35,12 @@ _ISO_DATE = re.compile(r"\d{4}-\d{2}-\d{2}([ T].*)?")
 
 
 def choose(
-    name: str, column: np.ndarray, *, rare: float, max_categories: int, codes: bool = False
+    name: str, column: np.ndarray, *, rare: float, max_categories: int, codes: bool = False, reduce: bool = True
 ) -> tuple[Encoding, str | None]:
-    """The encoding of a training column (``codes``: it holds categories), and an optional note for the user."""
+    """The encoding of a training column, and an optional note for the user.
+
+    ``codes`` says that it holds categories, and ``reduce`` that free text needs an SVD.
+    """
     if column.dtype.kind in "Mm":
         return _dates(name, column)
     if is_numeric(column) and not codes:
@@ -51,7 +54,7 @@ def choose(
     if not counts:
         return Dropped(name, "empty"), None
     if not coded and is_free_text(counts, rows, max_categories):
-        return choose_text(name, column)
+        return choose_text(name, column, reduce=reduce)
     mixed = None if coded else _meant_as_numbers(name, column)
     differs = len(counts) > max_categories and 2 * len(counts) > rows
     dates = not coded and all(map(_ISO_DATE.fullmatch, counts))
@@ -70,17 +73,16 @@ def choose(
     return encoding, mixed or (note if len(counts) > max_categories else None)
 
 
-def choose_text(name: str, column: np.ndarray) -> tuple[Encoding, str]:
+def choose_text(name: str, column: np.ndarray, *, reduce: bool) -> tuple[Encoding, str]:
     """The encoding of a column of free text, and a note for the user."""
-    encoding = fit_free_text(name, column)
+    encoding = fit_free_text(name, column, reduce=reduce)
     if encoding is None:
         return Dropped(name, "no words in common"), (
             f"Column {name!r} is left out: no word or group of letters of its texts tells rows apart."
         )
     return encoding, (
-        f"Column {name!r} is read as free text and becomes {len(encoding.mean)} numbers, from {len(encoding.words):,} "
-        f"words and {len(encoding.letters):,} groups of letters that its rows share. Leave it out if it holds names "
-        "that should not matter."
+        f"Column {name!r} is read as free text, by {len(encoding.words):,} words and {len(encoding.letters):,} groups "
+        "of letters that its rows share. Leave it out if it holds names that should not matter."
     )
 
 

@@ -7,9 +7,10 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from numbers import Integral, Real
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 import numpy as np
+from scipy import sparse
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 
@@ -58,11 +59,12 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     unseen : {"rare", "error"}
         What to do with a category that was not in the training rows: count it as rare (all 0 if there are no rare
         ones), or raise an error.
-    output : {"one-hot", "ordinal"}
+    output : {"one-hot", "ordinal", "sparse"}
         ``"one-hot"`` is for networks and linear models: float32, everything finite. ``"ordinal"`` is for trees with
         native categories, such as ``HistGradientBoostingClassifier(categorical_features=…)``: float64, one output per
         column (several for free text), unscaled numbers, categories as codes from 0 on (rare ones share the last code,
-        −1 is unseen), NaN for missing values.
+        −1 is unseen), NaN for missing values. ``"sparse"`` is as ``"ordinal"``, but a table with free text becomes a
+        sparse matrix: the other columns, and then one column for each term, with its TF-IDF.
 
     Attributes
     ----------
@@ -94,7 +96,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         rare: float = 0.002,
         max_categories: int = 64,
         unseen: Literal["rare", "error"] = "rare",
-        output: Literal["one-hot", "ordinal"] = "one-hot",
+        output: Literal["one-hot", "ordinal", "sparse"] = "one-hot",
     ) -> None:
         self.categorical = categorical
         self.text = text
@@ -107,13 +109,13 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         """Learn the encoding from training rows: a data frame, a dictionary of columns, or an array. y is not used."""
         return self._fit(as_columns(X), named=column_names(X) is not None)
 
-    def transform(self, X: Any) -> np.ndarray:
+    def transform(self, X: Any) -> Any:
         """The rows as numbers, one column per name in :meth:`get_feature_names_out`."""
         check_is_fitted(self)
         columns = as_columns(X)
         return self._transform(self._matched(columns, named=column_names(X) is not None))
 
-    def fit_transform(self, X: Any, y: Any = None) -> np.ndarray:
+    def fit_transform(self, X: Any, y: Any = None) -> Any:
         """``fit`` and ``transform`` of the same rows."""
         columns = as_columns(X)
         return self._fit(columns, named=column_names(X) is not None, stacklevel=4)._transform(columns)
@@ -124,8 +126,9 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         given = _check_feature_names_in(self, input_features)
         own = dict(zip((e.name for e in self.columns_), map(str, given), strict=True))
         used = [replace(e, name=own[e.name]) for e in self._used]
-        ordinal = self.output == "ordinal"
+        ordinal = self.output != "one-hot"
         names = [[e.name] if ordinal and not isinstance(e, FreeText) else e.outputs for e in used]
+        names += [encoding.term_names for encoding in used if self._is_sparse(encoding)]
         return np.array(distinct([name for outputs in names for name in outputs]), dtype=object)
 
     @property
@@ -199,9 +202,12 @@ class TableEncoder(TransformerMixin, BaseEstimator):
                 )
         if both := [name for name in text if name in categorical]:
             raise ValueError(f"A column is either categorical or text; got {', '.join(both)} in both. Name it in one.")
-        rules = {"rare": self.rare, "max_categories": self.max_categories}
+        rules: dict[str, Any] = {"rare": self.rare, "max_categories": self.max_categories}
+        reduce = self.output != "sparse"
         chosen = [
-            choose_text(name, column) if name in text else choose(name, column, codes=name in categorical, **rules)
+            choose_text(name, column, reduce=reduce)
+            if name in text
+            else choose(name, column, codes=name in categorical, reduce=reduce, **rules)
             for name, column in columns.items()
         ]
         if all(isinstance(encoding, Dropped) for encoding, _ in chosen):
@@ -228,7 +234,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         widths = [_width(e) for e in used]
         missing, sizes = np.repeat([e.missing for e in used], widths), np.repeat([e.size for e in used], widths)
         self.scaling_ = Scaling(mean, scale, missing, sizes, limit)
-        self.categorical_features_ = sizes > 0
+        terms = sum(len(e.idf) for e in used if self._is_sparse(e))
+        self.categorical_features_ = np.append(sizes > 0, np.zeros(terms, dtype=bool))
         if self.output == "one-hot":
             self.categorical_features_ = self.categorical_features_[self.scaling_.sources][self._kept]
 
@@ -259,7 +266,10 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             )
         return dict(zip(own, columns.values(), strict=True))
 
-    def _transform(self, columns: Columns) -> np.ndarray:
+    def _is_sparse(self, encoding: Encoding) -> TypeGuard[FreeText]:
+        return self.output == "sparse" and isinstance(encoding, FreeText)
+
+    def _transform(self, columns: Columns) -> Any:
         used = self._used
         if self.unseen == "error":
             for encoding in used:
@@ -273,7 +283,9 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         for outputs, encoding in zip(np.split(np.arange(ends[-1]), ends[:-1]), used, strict=True):
             encoded = encoding.encode(columns[encoding.name])
             found[:, outputs] = encoded if encoded.ndim == 2 else encoded[:, None]
-        if self.output == "ordinal":
+        if texts := [encoding.terms(columns[encoding.name]) for encoding in used if self._is_sparse(encoding)]:
+            return sparse.hstack([found, *texts], format="csr")
+        if self.output != "one-hot":
             return found
         found, kept = self.scaling_.transform(found), self._kept
         return found if kept.all() else found[:, kept]
@@ -303,7 +315,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         if not isinstance(self.max_categories, Integral) or self.max_categories < 2:
             raise ValueError(f"max_categories must be a whole number of at least 2; got {self.max_categories!r}.")
         check_choice("unseen", self.unseen, ("rare", "error"))
-        check_choice("output", self.output, ("one-hot", "ordinal"))
+        check_choice("output", self.output, ("one-hot", "ordinal", "sparse"))
 
 
 def _width(encoding: Used) -> int:

@@ -1,4 +1,4 @@
-"""Free text as numbers: TF-IDF of words and groups of letters, reduced by a truncated SVD.
+"""Free text as numbers: the TF-IDF of words and groups of letters, or its truncated SVD.
 
 The vocabulary and the SVD are fitted on the training rows. They are stored as text and arrays.
 """
@@ -37,6 +37,7 @@ class FreeText:
     """Sentences, titles and other texts of several words. A missing text has no terms.
 
     Terms are words and groups of three to five letters that occur in two rows. ``mean`` and ``std`` scale the outputs.
+    Without an SVD, there are no outputs, only terms.
     """
 
     name: str
@@ -62,6 +63,12 @@ class FreeText:
     def outputs(self) -> list[str]:
         return [f"{self.name} (text {number})" for number in range(1, len(self.mean) + 1)]
 
+    @property
+    def term_names(self) -> list[str]:
+        """The names of the terms: ``title: data`` for a word, ``title: …dat…`` for a group of letters."""
+        terms = [*self.words, *(f"…{group}…" for group in self.letters)]
+        return [f"{self.name}: {term}" for term in terms]
+
     def terms(self, column: np.ndarray) -> sparse.csr_matrix:
         """The TF-IDF of the terms, (rows, terms)."""
         values = [value or "" for value in texts(column)]
@@ -82,8 +89,8 @@ class FreeText:
         return vectorizers
 
 
-def fit_free_text(name: str, column: np.ndarray) -> FreeText | None:
-    """Fit vocabulary and SVD to training rows; None if no term distinguishes rows."""
+def fit_free_text(name: str, column: np.ndarray, *, reduce: bool) -> FreeText | None:
+    """Fit the vocabulary, and with ``reduce`` the SVD, to training rows; None if no term distinguishes rows."""
     values = [value or "" for value in texts(column)]
     blocks, vocabularies, frequencies = [], [], []
     for analyzer in _ANALYZERS:
@@ -98,13 +105,15 @@ def fit_free_text(name: str, column: np.ndarray) -> FreeText | None:
     if not blocks:
         return None
     terms = sparse.hstack(blocks, format="csr")
-    outputs = max(1, min(NUMBERS, len(values) // ROWS_PER_NUMBER, terms.shape[1]))
-    components = randomized_svd(terms, outputs, n_iter=5, random_state=0)[2].astype(np.float16)
+    if not (terms.max(axis=0) != terms.min(axis=0)).nnz:
+        return None
+    components = np.empty((0, terms.shape[1]), dtype=np.float16)
+    if reduce:
+        outputs = max(1, min(NUMBERS, len(values) // ROWS_PER_NUMBER, terms.shape[1]))
+        components = randomized_svd(terms, outputs, n_iter=5, random_state=0)[2].astype(np.float16)
     encoded = terms @ components.T.astype(np.float32)
     mean, std = encoded.mean(axis=0, dtype=float), encoded.std(axis=0, dtype=float)
     varies = std > 1e-6
-    if not varies.any():
-        return None
     return FreeText(name, *vocabularies, np.concatenate(frequencies), components[varies], mean[varies], std[varies])
 
 

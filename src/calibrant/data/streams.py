@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._inputs import shareable
+from calibrant._inputs import as_rectangular, shareable
 from calibrant.data.batch import Batch, Recent, Tensors, as_dtype, map_tensors, tensors_of
 
 Augment = Callable[[Any, torch.Generator], Any]
@@ -192,7 +192,7 @@ def as_stream(
         return data
     hyper = map_tensors(lambda t: t.to(device), hyper or {})
     if is_pair(data):
-        inputs, targets = as_tensors(data[0], device, dtype), torch.as_tensor(shareable(data[1]), device=device)
+        inputs, targets = as_tensors(data[0], device, dtype), as_tensors(data[1], device, None, "labels")
         return TensorStream(inputs, targets, batch_size=batch_size, seed=seed, hyper=hyper)
     # A tuple is a wrong pair, not a loader, although its parts look like batches.
     if isinstance(data, Iterable) and not isinstance(data, str | bytes | Mapping | tuple | Tensor | np.ndarray):
@@ -213,23 +213,24 @@ def is_pair(data: Any, *, tuples: bool = False) -> bool:
     return len(parts) > 0 and all(isinstance(part, Tensor | np.ndarray) for part in parts)
 
 
-def as_tensors(inputs: Any, device: torch.device | str | None, dtype: torch.dtype | None) -> Any:
+def as_tensors(inputs: Any, device: torch.device | str | None, dtype: torch.dtype | None, name: str = "inputs") -> Any:
     """Inputs as tensors on a device, floating-point ones in a precision."""
     if isinstance(inputs, Mapping):
-        return {name: as_tensors(values, device, dtype) for name, values in inputs.items()}
+        return {key: as_tensors(values, device, dtype, name) for key, values in inputs.items()}
     if isinstance(inputs, tuple):
-        return tuple(as_tensors(values, device, dtype) for values in inputs)
-    return as_dtype(torch.as_tensor(shareable(inputs), device=device), dtype)
+        return tuple(as_tensors(values, device, dtype, name) for values in inputs)
+    return as_dtype(torch.as_tensor(shareable(inputs, name), device=device), dtype)
 
 
-def as_array(values: Any) -> Any:
+def as_array(values: Any, name: str = "inputs") -> Any:
     """Data frames, series and lists of numbers or texts as arrays; everything else unchanged."""
     if hasattr(values, "to_numpy"):
         return np.array(values.to_numpy())  # a copy that torch can write to
     first = values
     while isinstance(first, list) and first:
         first = first[0]
-    return np.asarray(values) if isinstance(values, list) and isinstance(first, int | float | str) else values
+    is_list = isinstance(values, list) and isinstance(first, int | float | str)
+    return as_rectangular(values, name) if is_list else values
 
 
 def mix(*numbers: int) -> int:

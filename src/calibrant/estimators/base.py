@@ -81,7 +81,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         Parameters
         ----------
         X : array-like, sparse matrix or DataFrame of shape (n_samples, n_features)
-            Numbers, which can be missing (NaN or None). A data frame can also have text, categories, booleans and
+            Numbers, which can be missing (NaN or None). A data frame can also have categories, free text, booleans and
             dates; :class:`calibrant.data.TableEncoder` describes how they are encoded. If the numbers of a column are
             codes, give it pandas' category type. Numbers are scaled to mean 0 and variance 1 on the training part.
             Outliers are pulled in, and constant columns are dropped. A missing number becomes the mean, and an

@@ -44,6 +44,7 @@ from calibrant.estimators.targets import as_targets
 from calibrant.methods.members import Rows
 from calibrant.methods.pool import fit_pool
 from calibrant.posthoc import make_calibrator
+from calibrant.posthoc.registry import check_calibrator
 
 _MANY = 50
 """With more classes, a full matrix has too many entries to be worth fitting."""
@@ -170,6 +171,7 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         check_classification_targets(y)
         weights = as_weights(sample_weight, X) if sample_weight is not None else None
         self.classes_, codes = encode(y, weights)
+        self.calibrator_ = self._get_calibrator()
         estimator = self._get_estimator()
         to_fit, to_split = self._routed(estimator, weights, groups, fit_params)
         used = np.ones(len(y), dtype=bool) if weights is None else weights > 0
@@ -204,7 +206,6 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         counted = np.ones(len(codes)) if weights is None else weights
         counted = counted * (independent_size(codes, softmax(scores, axis=1), groups) / counted.sum())
         self._scale = 1.0 if are_log_probs else logit_scale(Rows(scores, codes, counted, len(self.classes_)))
-        self.calibrator_ = self._get_calibrator()
         if self.calibrator_ is not None:
             self.calibrator_.fit(log_softmax(self._scale * scores, axis=1), codes, counted)
         log_probs = self._log_probs(scores)[None]
@@ -271,8 +272,11 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         return found if self.calibrator_ is None else np.log(np.maximum(self.calibrator_.predict_proba(found), 1e-300))
 
     def _get_calibrator(self) -> Any:
-        if not isinstance(self.calibrator, str):
-            return None if self.calibrator is None else clone(self.calibrator)
+        if self.calibrator is None:
+            return None
+        if not isinstance(self.calibrator, str) and hasattr(self.calibrator, "predict_proba"):
+            return clone(self.calibrator)
+        check_calibrator(self.calibrator, "calibrator")
         auto = "structured-matrix" if len(self.classes_) <= _MANY else "vector"
         return make_calibrator(auto if self.calibrator == "auto" else self.calibrator)
 

@@ -117,7 +117,7 @@ def read(estimator: Any, X: Any, *y: Any, reset: bool) -> Any:
     if reset:
         warn_of_row_numbers(X, stacklevel=6)  # the caller of fit
         text = estimator.text_columns
-        estimator.encoder_ = TableEncoder(text=text, output="ordinal") if len(text) or needs_encoder(X) else None
+        estimator.encoder_ = TableEncoder(text=text, output="sparse") if len(text) or needs_encoder(X) else None
     encoder = estimator.encoder_
     if encoder is None:
         found = _numbers(estimator, X, *y, reset=reset)
@@ -128,7 +128,7 @@ def read(estimator: Any, X: Any, *y: Any, reset: bool) -> Any:
         labels = [_check_y(each, estimator=estimator) for each in y]
         check_consistent_length(X, *labels)
         inputs = encoder.fit_transform(X) if reset else encoder.transform(X)
-    inputs = _split(inputs)
+    inputs = _split(inputs, None if encoder is None else len(encoder.scaling_.mean))
     return (inputs, *labels) if y else inputs
 
 
@@ -222,9 +222,12 @@ def is_plain(dtype: Any) -> bool:
     return bool(getattr(dtype, "is_numeric", bool)()) or str(dtype) == "Boolean"
 
 
-def _split(X: Any) -> Inputs:
+def _split(X: Any, dense: int | None) -> Inputs:
+    """Divide a sparse matrix: ``dense`` columns of an encoded table precede those of free text."""
     if not sparse.issparse(X):
         return Inputs(X)
+    if dense is not None:
+        return Inputs(X[:, :dense].toarray(), X[:, dense:])
     if X.shape[1] > WIDE:
         return Inputs(np.empty((X.shape[0], 0), dtype=np.float32), X.tocsr())
     return Inputs(_dense(X))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
@@ -22,6 +24,8 @@ from calibrant.methods import Trained
 from calibrant.methods.trained import as_arrays
 from calibrant.models.given import copied, unwrapped
 from calibrant.models.outputs import call, logits_of, positional_names
+
+Variants = dict[tuple[int, int], list[Any]]
 
 
 class Probabilities(nn.Module):
@@ -57,18 +61,87 @@ def write_module(model: nn.Module | Trained, path: str | os.PathLike[str], examp
         raise ValueError(
             "example must hold tensors or arrays of two rows or more; got fewer, which would fix the batch size."
         )
-    batch = torch.export.Dim("n", min=1)
-    names, shapes = ["input"], map_tensors(lambda _: {0: batch}, inputs)  # type: ignore[arg-type,return-value]
+    names = ["input"]
     if isinstance(inputs, Mapping | tuple):
         names = list(inputs) if isinstance(inputs, Mapping) else [f"input_{k}" for k in range(len(inputs))]
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # deprecation warnings of the exporter itself
+    variants = accepted_sizes(whole.eval(), inputs)
+    with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "model.onnx"
-        level = logging.getLogger("torch.onnx").level
-        logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+        fixed = _write_free(whole, place, names, inputs, variants)
+        with whole_file(path) as target:
+            target.write_bytes(place.read_bytes())
+    if fixed:
+        lengths = " and ".join(f"{size} on axis {axis}" for axis, size in fixed)
+        warnings.warn(
+            f"The network accepts inputs of other lengths, but the ONNX file accepts only {lengths}. Pad inputs to the "
+            "length of the example.",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def accepted_sizes(whole: Probabilities, inputs: Any) -> Variants:
+    """The axes after the first whose size may change, as (axis, size), each with inputs of two rows and another size.
+
+    Inputs of one size on one axis change together, such as tokens and their mask.
+    """
+    axes = {(axis, size) for t in pytree.tree_leaves(inputs) for axis, size in enumerate(t.shape) if axis and size > 1}
+    variants: Variants = {}
+    with torch.no_grad():
+        shape = whole(map_tensors(lambda t: t[:2], inputs)).shape
+        for axis, size in sorted(axes):
+            for other in {max(2, size // 2), size + 3} - {size}:
+                resized = map_tensors(functools.partial(_resized, axis=axis, size=size, other=other), inputs)
+                try:
+                    if whole(resized).shape == shape:
+                        variants.setdefault((axis, size), []).append(resized)
+                except (RuntimeError, ValueError, IndexError, TypeError, AssertionError):
+                    continue
+    return variants
+
+
+def _resized(values: Tensor, axis: int, size: int, other: int) -> Tensor:
+    if values.dim() <= axis or values.shape[axis] != size:
+        return values[:2]
+    return values[:2].index_select(axis, torch.arange(other, device=values.device) % size)
+
+
+def _write_free(
+    whole: Probabilities, place: Path, names: list[str], inputs: Any, variants: Variants
+) -> list[tuple[int, int]]:
+    """Write the graph for inputs of any size on the axes of ``variants``, and return those that it fixes.
+
+    If the graph and PyTorch disagree about an input of another size, all axes except the first are fixed.
+    """
+    if variants:
         try:
+            _export(whole, place, names, inputs, variants)
+            fixed = _fixed_axes(place, variants)
+            others = [resized for key, several in variants.items() if key not in fixed for resized in several]
+            if all(_agrees(whole, place, names, resized) for resized in others):
+                return fixed
+        except ValueError:
+            pass  # the exporter may succeed with fixed sizes
+    _export(whole, place, names, inputs, ())
+    return list(variants)
+
+
+def _export(
+    whole: Probabilities, place: Path, names: list[str], inputs: Any, free: Collection[tuple[int, int]]
+) -> None:
+    rows = torch.export.Dim("n", min=1)
+    any_size = torch.export.Dim.AUTO
+    shapes: Any = map_tensors(
+        lambda t: {0: rows} | {k: any_size for k, size in enumerate(t.shape) if (k, size) in free},  # type: ignore[arg-type,return-value]
+        inputs,
+    )
+    level = logging.getLogger("torch.onnx").level
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # deprecation warnings of the exporter itself
             torch.onnx.export(
-                whole.eval(),
+                whole,
                 (),
                 str(place),
                 kwargs={"inputs": inputs},
@@ -79,17 +152,36 @@ def write_module(model: nn.Module | Trained, path: str | os.PathLike[str], examp
                 external_data=False,
                 verbose=False,
             )
-        except torch.onnx.OnnxExporterError as error:
-            reason = " ".join(str(error.__cause__ or error).split())
-            raise ValueError(
-                f"PyTorch's exporter cannot write this network: {reason[:300]}. Use layers that torch.onnx.export "
-                "supports."
-            ) from error
-        finally:
-            logging.getLogger("torch.onnx").setLevel(level)
-        _check_rows(place)
-        with whole_file(path) as target:
-            target.write_bytes(place.read_bytes())
+    except torch.onnx.OnnxExporterError as error:
+        reason = " ".join(str(error.__cause__ or error).split())
+        raise ValueError(
+            f"PyTorch's exporter cannot write this network: {reason[:300]}. Use layers that torch.onnx.export supports."
+        ) from error
+    finally:
+        logging.getLogger("torch.onnx").setLevel(level)
+    _check_rows(place)
+
+
+def _fixed_axes(place: Path, axes: Collection[tuple[int, int]]) -> list[tuple[int, int]]:
+    import onnx
+
+    sizes = [list(value.type.tensor_type.shape.dim) for value in onnx.load(place).graph.input]
+    written = {(axis, dim.dim_value) for dims in sizes for axis, dim in enumerate(dims) if not dim.dim_param}
+    return [key for key in axes if key in written]
+
+
+def _agrees(whole: Probabilities, place: Path, names: list[str], inputs: Any) -> bool:
+    """Whether the written graph gives the probabilities of PyTorch."""
+    from onnx.reference import ReferenceEvaluator
+
+    feed = dict(zip(names, (t.numpy() for t in pytree.tree_leaves(inputs)), strict=True))
+    with torch.no_grad():
+        expected = whole(inputs).numpy()
+    try:
+        (probs,) = ReferenceEvaluator(str(place)).run(None, feed)
+    except Exception:  # an operator of any kind that does not take this size
+        return False
+    return probs.shape == expected.shape and np.allclose(probs, expected, rtol=0, atol=1e-3)
 
 
 def _inputs(example: Any, network: nn.Module, dtype: torch.dtype) -> Any:

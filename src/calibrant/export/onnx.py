@@ -39,7 +39,9 @@ def to_onnx(
 
     PyTorch's exporter writes the result of :func:`calibrant.fit`, or any module that returns logits. Its input is
     called ``input`` (entries of a mapping and several arguments keep their names), and its output is
-    ``probabilities``. Inputs have the precision of the network, or float32 for networks in half precision.
+    ``probabilities``. Inputs have the precision of the network, or float32 for networks in half precision. Sequences
+    and images may have other sizes than ``example`` if the network accepts them and the written graph gives PyTorch's
+    probabilities for a longer and a shorter input. If only the graph refuses them, a warning says so.
 
     Parameters
     ----------
@@ -83,7 +85,8 @@ def _write_classifier(classifier: Any, path: str | os.PathLike[str], dtype: str)
     if classifier.projection_ is not None:
         raise ValueError(
             f"ONNX files have dense inputs, but this classifier was fitted to {classifier.projection_.columns} sparse "
-            "columns. Use save, or fit to a dense array of fewer columns (sklearn.decomposition.TruncatedSVD)."
+            "columns or terms of free text. Use save, or fit to a dense array of fewer columns "
+            "(sklearn.decomposition.TruncatedSVD, or calibrant.data.TableEncoder for free text)."
         )
     graph, kind, classes = Graph(), np.dtype(dtype), classifier.classes_
     columns = len(classifier.scaling_.mean)

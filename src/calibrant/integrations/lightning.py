@@ -16,6 +16,7 @@ from calibrant.methods.loaded import arguments_of
 from calibrant.methods.watching import calibration_scores
 from calibrant.models.given import copied
 from calibrant.models.outputs import call, logits_of
+from calibrant.posthoc.registry import check_calibrator
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -77,6 +78,7 @@ class CalibrationCallback(Callback):
         prefix: str = "calibration/",
     ) -> None:
         super().__init__()
+        check_calibrator(calibrator, "calibrator")
         self.network, self.calibrator, self.labels, self.prefix = network, calibrator, labels, prefix
         self.result_: Trained | None = None
 

@@ -18,6 +18,7 @@ from calibrant.methods.plain_modules import form_of
 from calibrant.methods.trained import Calculated, Trained
 from calibrant.models.given import copied
 from calibrant.posthoc import make_calibrator
+from calibrant.posthoc.registry import check_calibrator
 
 
 def calibrate(
@@ -77,6 +78,7 @@ def calibrate_gathered(
     if not isinstance(model, nn.Module):
         advice = other_models(model)
         raise TypeError(f"model must be a trained nn.Module; got {type(model).__name__}.{advice}")
+    check_calibrator(calibrator, "calibrator")
     twin = copied(example_of(model, 0, device)).eval()
     part = as_part(val, twin, labels, "val")
     few = few_inputs(part)

@@ -14,6 +14,7 @@ from calibrant.methods.fitted import Fitted, Mixture, Recalibrated, held_out_log
 from calibrant.methods.standard import Standard
 from calibrant.methods.task import Task
 from calibrant.posthoc import make_calibrator
+from calibrant.posthoc.registry import check_calibrator
 
 _STANDARD = Standard()
 STOPPED = Standard(patience=200)
@@ -65,6 +66,9 @@ class Calibrated(Method):
 
     calibrator: str
     base: Method = _STANDARD
+
+    def __post_init__(self) -> None:
+        check_calibrator(self.calibrator, "calibrator")
 
     def rows_at_once(self, task: Task) -> int:
         return self.base.rows_at_once(task)

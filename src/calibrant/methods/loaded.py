@@ -113,15 +113,12 @@ def as_part(data: Any, model: nn.Module, labels: str | None = None, name: str = 
         targets, weights = map_tensors(lambda t: t.to(like.device), (data.targets, data.sample_weight))
         return Part(inputs, targets, weights, augment=data.augment, prepare=data.prepare)
     if isinstance(data, tuple) and len(data) == 2:
-        data = as_array(data[0]), as_array(data[1])
+        data = as_array(data[0], f"The inputs of {name}"), as_array(data[1], f"The labels of {name}")
     data = _by_name(data, model)
     if is_pair(data, tuples=True):
         if len(data[1]) == 0:
             raise ValueError(f"{name} must hold at least one sample; got none.")
-        try:
-            inputs = as_tensors(data[0], like.device, like.dtype)
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"The inputs of {name} must be numbers; got an error from torch: {error}") from None
+        inputs = as_tensors(data[0], like.device, like.dtype, f"The inputs of {name}")
         return Part(inputs, _labels(data[1], like.device, name))
     if not is_loader(data):
         raise TypeError(
@@ -158,13 +155,7 @@ def _labels(values: Any, device: torch.device, name: str) -> Tensor:
             f"The labels of {name} must be integers from 0 to C − 1; got text such as {example}. Number the classes: "
             "classes, labels = np.unique(labels, return_inverse=True)."
         )
-    try:
-        return torch.as_tensor(shareable(values), device=device)
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"The labels of {name} must be integers from 0 to C − 1; got an error from torch: {error}. "
-            "Encode text labels as 0, 1, 2, …."
-        ) from None
+    return torch.as_tensor(shareable(values, f"The labels of {name}"), device=device)
 
 
 def is_loader(data: Any) -> bool:

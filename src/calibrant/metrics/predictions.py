@@ -22,7 +22,7 @@ from calibrant._inputs import (
     top_label,
     two_columns,
 )
-from calibrant._labels import check_labels, column_names
+from calibrant._labels import check_labels, class_names, column_names
 from calibrant._settings import check_choice, shown
 
 Binary = Literal["positive", "predicted"]
@@ -251,7 +251,7 @@ def evaluate(
 
 
 def _per_group(core: Callable[[Predictions], float], predictions: Predictions, groups: Any) -> Grouped:
-    names = groups.detach().cpu().numpy() if isinstance(groups, Tensor) else np.asarray(groups)
+    names = class_names(groups, "groups")
     if names.shape != (len(predictions),):
         raise ValueError(f"groups must be 1-D with {len(predictions)} entries; got shape {names.shape}.")
     # NaN and NaT differ from themselves; None in an object array needs its own check.

@@ -46,14 +46,19 @@ class Description(NamedTuple):
     can_fall_below_chance: bool
 
 
+def check_calibrator(name: Any, argument: str = "name") -> None:
+    """Raise an error that names the argument if there is no calibrator of this name."""
+    if not isinstance(name, str) or name not in (AUTO, *CALIBRATORS):
+        raise ValueError(f"{argument} must be one of {AUTO}, {', '.join(CALIBRATORS)}; got {name!r}.")
+
+
 def make_calibrator(name: str, **params: Any) -> Calibrator:
     """Make a calibrator by its name in the table: ``make_calibrator("vector", l2=0.1)``; "auto" chooses the best."""
+    check_calibrator(name)
     if name == AUTO:
         from calibrant.posthoc.auto import Auto  # imported here because it depends on this table
 
         return Auto(**params)
-    if name not in CALIBRATORS:
-        raise ValueError(f"name must be one of {AUTO}, {', '.join(CALIBRATORS)}; got {name!r}.")
     return CALIBRATORS[name](**params)
 
 

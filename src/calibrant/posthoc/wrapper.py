@@ -71,16 +71,16 @@ class CalibratedModel(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit the calibrator on the model's predictions for held-out X and the true classes y."""
-        logits = self._logits(X)
-        if isinstance(self.model, torch.nn.Module):
-            self.classes_ = np.arange(logits.shape[1])
-        else:
-            self.classes_ = np.asarray(self.model.classes_)
         if self.calibrator is not None and not isinstance(self.calibrator, Calibrator):
             raise TypeError(
                 f"calibrator must be one of calibrant.posthoc, such as Temperature(); got {self.calibrator!r}. For a "
                 "name, pass make_calibrator(name)."
             )
+        logits = self._logits(X)
+        if isinstance(self.model, torch.nn.Module):
+            self.classes_ = np.arange(logits.shape[1])
+        else:
+            self.classes_ = np.asarray(self.model.classes_)
         calibrator = Temperature() if self.calibrator is None else clone(self.calibrator)
         self.calibrator_ = calibrator.set_params(from_probs=False)
         self.calibrator_.fit(logits, class_columns(y, self.classes_), sample_weight)

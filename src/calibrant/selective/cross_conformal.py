@@ -176,7 +176,7 @@ def cross_conformal_rule(
     """
     checked = check_probs(oof_probs)
     codes = check_labels(labels, *checked.shape, columns=column_names(oof_probs)).cpu().numpy()
-    numbers = class_names(folds)
+    numbers = class_names(folds, "folds")
     if numbers.shape != codes.shape or numbers.dtype.kind not in "iu" or (len(numbers) and numbers.min() < 0):
         raise ValueError(
             f"folds must hold a whole number from 0 for each of {len(codes)} rows; "

@@ -33,6 +33,9 @@ class Order:
     time : str, optional
         Column of dates or numbers; the newest rows are the test part, and the newest of the others the validation part.
         It is not an input. Folds inside the training part are drawn at random.
+    weight : str, optional
+        Column of weights, such as the number of people that a row represents. They count in training, calibration and
+        scores; the rejection rule counts rows. It is not an input.
     drop, categorical, text : sequence of str
         Columns to leave out, columns whose numbers are codes, and columns of free text.
     risk : float
@@ -56,6 +59,7 @@ class Order:
     groups: str | None = None
     test_overlap: bool = False
     time: str | None = None
+    weight: str | None = None
     drop: tuple[str, ...] = ()
     categorical: tuple[str, ...] = ()
     text: tuple[str, ...] = ()

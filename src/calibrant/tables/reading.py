@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant._words import listed
+from calibrant._words import count, listed
 from calibrant.data.columns import Columns, days, each, is_missing, is_numeric, numbers, set_of, texts
 from calibrant.data.labels import as_labels
 from calibrant.data.number_marks import NumberMarks
@@ -42,8 +42,10 @@ class Labelled:
     groups: np.ndarray | None = field(default=None, repr=False)
     times: np.ndarray | None = field(default=None, repr=False)
     """Dates or numbers that order the rows."""
+    weights: np.ndarray | None = field(default=None, repr=False)
+    """How much each row counts; all are positive."""
     roles: dict[str, str] = field(default_factory=dict)
-    """The columns that are not inputs, by their use: "groups" and "time"."""
+    """The columns that are not inputs, by their use: "groups", "time" and "weight"."""
     unlabelled: int = 0
     marks: NumberMarks = field(default_factory=NumberMarks, repr=False)
     """How numbers and dates are written in the columns of the file."""
@@ -56,9 +58,9 @@ class Labelled:
     def take(self, rows: np.ndarray) -> Labelled:
         """Return some of the rows, in the given order."""
         columns = {name: column[rows] for name, column in self.columns.items()}
-        groups, times = (None if values is None else values[rows] for values in (self.groups, self.times))
-        labels, numbers = self.labels[rows], self.numbers[rows]
-        return replace(self, columns=columns, labels=labels, numbers=numbers, groups=groups, times=times)
+        arrays = {name: getattr(self, name) for name in ("labels", "numbers", "groups", "times", "weights")}
+        taken = {name: values[rows] for name, values in arrays.items() if values is not None}
+        return replace(self, columns=columns, **taken)
 
     @property
     def classes(self) -> dict[str, int]:
@@ -85,14 +87,16 @@ def read_labelled(
     *,
     groups: str | None = None,
     time: str | None = None,
+    weight: str | None = None,
     drop: Collection[str] = (),
     categorical: Collection[str] = (),
     like: Labelled | None = None,
 ) -> Labelled:
-    """Read a table and split off labels, groups and times; an unsuitable table raises a ValueError that says why.
+    """Read a table and split off labels, groups, times and weights; a ValueError says why a table is not suitable.
 
     Numbers are read as in the training table ``like``, if it is given; its column of groups may then be absent. Columns
-    in ``categorical`` hold categories or text, so there are no notes on how their numbers are read.
+    in ``categorical`` hold categories or text, so there are no notes on how their numbers are read. Rows without a
+    label or of weight zero are left out.
     """
     path = Path(path)
     if like is None:
@@ -104,7 +108,8 @@ def read_labelled(
         groups = None
     for name in (groups, *drop, *categorical):
         reader.notes.pop(str(name), None)
-    roles = {use: name for use, name in (("groups", groups), ("time", time)) if name is not None}
+    columns_by_use = {"groups": groups, "time": time, "weight": weight}
+    roles = {use: name for use, name in columns_by_use.items() if name is not None}
     dropped = [name for name in drop if name not in NAMELESS]  # row numbers are left out in any case
     for name in (target, *roles.values(), *dropped):
         need_column(columns, name, path.name)
@@ -112,27 +117,33 @@ def read_labelled(
         raise ValueError(f"{target!r} is the column to predict; leave it out of --drop.")
     if use := next((use for use, name in roles.items() if name == target), None):
         raise ValueError(f"{target!r} is the column to predict; name another column for the {use}.")
-    known = ~np.array(each(is_missing, columns[target]), dtype=bool)
-    labels = _labels(columns[target], known, target, path.name)
-    kept = {n: c[known] for n, c in columns.items() if n not in {target, *roles.values(), *drop}}
+    labelled = ~np.array(each(is_missing, columns[target]), dtype=bool)
+    labels = _labels(columns[target], labelled, target, path.name)
+    kept = {n: c[labelled] for n, c in columns.items() if n not in {target, *roles.values(), *drop}}
     if not kept:
         raise ValueError(f"{path.name} has no column besides {target!r} to predict it from; add some.")
-    group_names = None if groups is None else _groups(columns[groups][known])
+    group_names = None if groups is None else _groups(columns[groups][labelled])
     if like is None and group_names is not None and len(np.unique(group_names)) < 2:
         raise ValueError(f"Column {groups!r} of {path.name} holds one group only; leave --groups out.")
-    return Labelled(
+    table = Labelled(
         path.name,
         target,
         kept,
         labels,
-        np.flatnonzero(known) + 1,
+        np.flatnonzero(labelled) + 1,
         group_names,
-        None if time is None else _times(columns[time][known], time, path.name),
+        None if time is None else _times(columns[time][labelled], time, path.name),
+        None if weight is None else _weights(columns[weight][labelled], weight, path.name),
         roles,
-        int((~known).sum()),
+        int((~labelled).sum()),
         reader.found,
         tuple(reader.remarks),
     )
+    if table.weights is None or table.weights.all():
+        return table
+    without = count(int((table.weights == 0).sum()), "row")
+    remarks = (*table.remarks, f"{without} of weight 0 in {weight!r}: left out.")
+    return replace(table.take(np.flatnonzero(table.weights)), remarks=remarks)
 
 
 def need_column(columns: Collection[str], name: str, file: str) -> None:
@@ -144,12 +155,12 @@ def need_column(columns: Collection[str], name: str, file: str) -> None:
     raise ValueError(f"{file} has no column {name!r}. {hint}")
 
 
-def similar(name: str, known: Collection[str]) -> str:
+def similar(name: str, columns: Collection[str]) -> str:
     """Return similar names in quotes; an empty string if there are none."""
-    by_lower = {own.lower().strip(): own for own in known}
+    by_lower = {column.lower().strip(): column for column in columns}
     wanted = name.lower().strip()
-    found = [wanted] if wanted in by_lower else get_close_matches(wanted, by_lower, n=3, cutoff=0.7)
-    return " or ".join(repr(by_lower[own]) for own in found)
+    matches = [wanted] if wanted in by_lower else get_close_matches(wanted, by_lower, n=3, cutoff=0.7)
+    return " or ".join(repr(by_lower[column]) for column in matches)
 
 
 def check_classes(labels: np.ndarray, target: str, file: str) -> None:
@@ -169,15 +180,15 @@ def check_classes(labels: np.ndarray, target: str, file: str) -> None:
         )
 
 
-def _labels(column: np.ndarray, known: np.ndarray, target: str, file: str) -> np.ndarray:
-    absent = int((~known).sum())
-    if absent > MOST_UNLABELLED * len(known):
+def _labels(column: np.ndarray, labelled: np.ndarray, target: str, file: str) -> np.ndarray:
+    absent = int((~labelled).sum())
+    if absent > MOST_UNLABELLED * len(labelled):
         raise ValueError(
-            f"{absent:,} of the {len(known):,} rows of {file} have no value in {target!r}. Name another column, or "
+            f"{absent:,} of the {len(labelled):,} rows of {file} have no value in {target!r}. Name another column, or "
             "remove the rows without a label. Empty, NA, None and ? count as missing; give a class with such a name "
             "another one."
         )
-    present = column[known]
+    present = column[labelled]
     if len(present) < 2:
         raise ValueError(f"{file} has one row with a label; give a table with some hundreds of rows.")
     values = [] if present.dtype.kind not in "fO" or not is_numeric(present) else present.astype(float)
@@ -222,6 +233,22 @@ def _times(column: np.ndarray, name: str, file: str) -> np.ndarray:
             f"{absent:,} rows without one. Fill them in, or remove these rows."
         )
     return values if is_number else dates_of(values)
+
+
+def _weights(column: np.ndarray, name: str, file: str) -> np.ndarray:
+    """Return the weights of rows, which must be numbers that are not negative."""
+    try:
+        weights = numbers(column, name)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
+    wrong = np.isnan(weights) | (weights < 0)
+    if wrong.any() or not weights.any():
+        bad_rows = f"{count(int(wrong.sum()), 'row')} without one or with a negative one"
+        raise ValueError(
+            f"Column {name!r} of {file} must hold a weight of at least 0 in every row, and some above 0; got "
+            f"{bad_rows if wrong.any() else 'zeros only'}. Correct these rows, or remove them."
+        )
+    return weights
 
 
 def dates_of(days_since_1970: Any) -> Any:

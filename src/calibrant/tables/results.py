@@ -56,6 +56,7 @@ def judged(order: Order, model: TableModel, parts: TableParts, described: TableD
         probs,
         labels,
         classes=model.classes,
+        sample_weight=test.weights,
         rows=test.columns if order.rows else None,
         row_numbers=test.numbers,
         name=order.method,
@@ -133,7 +134,8 @@ def card(order: Order, result: TrainingResult, parts: TableParts) -> dict[str, s
         + (f", {rows['aside']:,} to choose when predictions are withheld" if rows["aside"] else ""),
         "judged on": f"{rows['test']:,} held-out rows"
         + (f" of {parts.test.file}" if not isinstance(order.test, float) else "")
-        + (f", the newest by {order.time!r}" if order.time is not None else ""),
+        + (f", the newest by {order.time!r}" if order.time is not None else "")
+        + (f", weighted by {order.weight!r}" if order.weight is not None else ""),
         "columns": " ".join(TableDescription(data["columns"], data["left_out"], ()).sentences()),
         "method": f"{order.method}: {find_method(order.method).summary}",
         "members": members,

@@ -11,7 +11,6 @@ import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 from calibrant._locks import try_lock
@@ -21,12 +20,11 @@ from calibrant._words import count, listed
 from calibrant.bilevel import NonFiniteError
 from calibrant.methods.safeguards import Progress
 from calibrant.report.builder import need_jinja
-from calibrant.tables.dates import date_notes, outside_dates
 from calibrant.tables.describing import TableDescription, describe
 from calibrant.tables.methods import choose_rule, find_method
 from calibrant.tables.model import TableModel, load_model, save_model
 from calibrant.tables.order import Order
-from calibrant.tables.parts import TableParts, divide, with_aside
+from calibrant.tables.parts import TableParts, divide
 from calibrant.tables.reading import need_column, read_labelled
 from calibrant.tables.results import MODEL, TrainingResult, judged, publish
 
@@ -90,19 +88,22 @@ def _train(order: Order, work: Path, tell: Tell, show_progress: bool) -> Trainin
         order.target,
         groups=order.groups,
         time=order.time,
+        weight=order.weight,
         drop=order.drop,
         categorical=(*order.categorical, *order.text),
     )
     for name in (*order.categorical, *order.text):
         need_column(table.columns, name, table.file)
-    parts = divide(table, val=order.val, test=order.test, seed=order.seed, test_overlap=order.test_overlap)
-    if parts.val is not None or not find_method(order.method).cross_fitted:
-        parts = with_aside(parts, order.seed)
-    described = describe(parts.train, order.categorical, order.text)
-    if order.time is not None or not isinstance(order.test, float):  # rows drawn at random are outside only by chance
-        outside = outside_dates(parts.test.columns, described.dates)
-        notes = date_notes(outside, described.dates, len(parts.test), "test row")
-        parts = replace(parts, notes=(*parts.notes, *notes))
+    parts = divide(
+        table,
+        val=order.val,
+        test=order.test,
+        seed=order.seed,
+        test_overlap=order.test_overlap,
+        aside=order.val is not None or not find_method(order.method).cross_fitted,
+    )
+    drawn = order.time is None and isinstance(order.test, float)  # at random, so that dates are outside only by chance
+    described = describe(parts.train, order.categorical, order.text, None if drawn else parts.test)
     tell(f"{table.file}: {count(len(table), 'row')}, {count(len(table.columns), 'column')}.")
     for sentence in described.sentences():
         tell(sentence)
@@ -126,7 +127,9 @@ def _fitted(order: Order, parts: TableParts, described: TableDescription, show_p
     names, codes = described.used, order.categorical
     text = [name for name in order.text if name in names]
     classifier = method.make(random_state=order.seed, device=order.device, text_columns=text, **order.settings)
-    held = {} if val is None else {"X_val": val.frame(names, codes), "y_val": val.labels}
+    held = {}
+    if val is not None:
+        held = {"X_val": val.frame(names, codes), "y_val": val.labels, "sample_weight_val": val.weights}
     begin, progress = time.perf_counter(), Progress(show_progress)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
@@ -134,6 +137,7 @@ def _fitted(order: Order, parts: TableParts, described: TableDescription, show_p
             classifier.fit(
                 train.frame(names, codes),
                 train.labels,
+                sample_weight=train.weights,
                 groups=train.groups,
                 callbacks=[progress],
                 **held,

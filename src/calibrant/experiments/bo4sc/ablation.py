@@ -21,7 +21,6 @@ from calibrant.experiments.common.synthetic import Plan, run_plan
 from calibrant.report import Results
 
 NAME = "bo4sc-ablation"
-CODE = "experiments/bo4sc/variants.py"
 
 
 def run(
@@ -57,7 +56,7 @@ def run(
         wanted = [replace(v, method=replace(v.method, **found)) if v.name == SGD else v for v in wanted]
     config["variants"] = {v.name: dataclasses.asdict(v.method) for v in wanted}
     config |= {"sgd_search": sgd_search(sets), "device": str(where), **made()}
-    plan = Plan({(dataset, v.name): v.method for v in wanted for dataset in sets}, range(seeds), (CODE,))
+    plan = Plan({(dataset, v.name): v.method for v in wanted for dataset in sets}, range(seeds))
     run_plan(store, plan, config, measure, device=where, jobs=jobs, fresh=fresh)
     return write_report(export(store, arrange), store.folder)
 

@@ -25,7 +25,7 @@ from calibrant.experiments.bo4sc.search import FIRST_SEED, HELD_OUT, Search, arg
 from calibrant.experiments.common.command import begin, export, open_store, tell_user, usable_folder
 from calibrant.experiments.common.contents import in_order, position, read_own
 from calibrant.experiments.common.jobs import run_jobs
-from calibrant.experiments.common.keys import Key, make_key, own_code
+from calibrant.experiments.common.keys import Key, make_key
 from calibrant.experiments.common.records import resolve_device, shape_of
 from calibrant.experiments.common.runs import Planned, populations
 from calibrant.experiments.common.shared import checked_sets, foot, made
@@ -34,7 +34,6 @@ from calibrant.metrics import mean_interval
 from calibrant.report import Column, Report, Results
 
 NAME = "bo4sc-grid"
-CODE = "experiments/bo4sc/search.py"
 GRID: dict[str, tuple[float, ...]] = {
     "steps": (1, 5, 10, 20),
     "outer_learning_rate": (300.0, 1000.0, 3000.0, 10000.0),
@@ -118,7 +117,7 @@ def settings_of(grid: Mapping[str, Sequence[float]], sets: Sequence[str]) -> lis
 
 def key_of(seeds: int, fields: Mapping[str, Any]) -> Key:
     """The key of one setting on one set; its record is the mean over all seeds."""
-    return make_key(settings=f"{seeds} seeds, {HELD_OUT} points held out", code=own_code(CODE), **fields)
+    return make_key(settings=f"{seeds} seeds, {HELD_OUT} points held out", **fields)
 
 
 def alike(keys: Sequence[Key]) -> list[list[Key]]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from calibrant.experiments.bo4sc.search import FIRST_SEED, score, search_task
 from calibrant.experiments.bo4sc.variants import default_bo4sc, outer_learning_rate
-from calibrant.experiments.common.keys import digest, own_code
+from calibrant.experiments.common.keys import FIRST, digest
 from calibrant.experiments.common.runs import progress
 from calibrant.experiments.common.store import Store
 from calibrant.methods import Fitted, Part, fit_all
@@ -47,12 +47,9 @@ def _held_out_loss(fitted: Fitted, part: Part) -> float:
 
 
 def sgd_search(sets: Sequence[str]) -> dict[str, str]:
-    """Digests of what the choice of step sizes depends on."""
+    """What the choice of step sizes depends on: a digest of its settings, and the version of the code."""
     tried = [list(sets), list(RATES), list(FACTORS), SEEDS, repr(default_bo4sc())]
-    return {
-        "config": digest([repr(tried)]),
-        "code": own_code("experiments/bo4sc/search.py", "experiments/bo4sc/plain_descent.py"),
-    }
+    return {"config": digest([repr(tried)]), "code": FIRST}
 
 
 def stored_sgd(store: Store, sets: Sequence[str]) -> dict[str, Any] | None:

@@ -45,7 +45,8 @@ def reproduce(
 ) -> Path:
     """Train every method on every set and seed; write results, figures and a report; return the path of the report.
 
-    Runs that the store in ``out`` already holds are not trained again, unless their settings or the code changed.
+    Runs that the store in ``out`` already holds are not trained again, unless their settings or the study's version
+    changed.
 
     Parameters
     ----------

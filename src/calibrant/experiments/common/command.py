@@ -78,7 +78,7 @@ def begin(
     changed = []
     for name, line in store.current.items():
         key = expected(line)
-        if key is not None and (line["config"], line["code"]) != (key.config, key.code):
+        if key is not None and not key.matches(line):
             changed.append(name)
     again = len(asked.intersection(changed))
     if again:

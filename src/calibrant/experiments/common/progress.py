@@ -14,6 +14,8 @@ from calibrant.experiments.common.keys import Key
 
 BETWEEN_LINES = 10.0
 """Seconds between two lines where standard error is not a terminal."""
+SETTLED = 60.0
+"""Until so many seconds have passed, the time left is told only if a few per cent of the work are done."""
 COSTS = {"ensemble": 3, "bo4sc": 8, "instance-weights": 8, "self-calibrated": 40, "self-calibrated-pool": 60}
 """Rough times of a run of these methods relative to the other methods of the same study, on a processor."""
 
@@ -79,8 +81,8 @@ class StudyProgress(Callback):
     def __str__(self) -> str:
         names = list(dict.fromkeys(key["method"] for key in self.costs if key in self.left & self.current))
         text = f"{len(self.costs) - len(self.left)} of {count(len(self.costs), 'run')} finished"
-        if self.done > 0:
-            elapsed = time.perf_counter() - self._begin
+        elapsed = time.perf_counter() - self._begin
+        if self.done > (0.02 if elapsed < SETTLED else 0.0):
             text += f", about {duration(elapsed * (1 - self.done) / self.done)} left"
         return f"{text}; now {names[0]}{' and others' if names[1:] else ''}" if names else text
 

@@ -20,7 +20,7 @@ from uuid import uuid4
 
 from calibrant._locks import lock, try_lock
 from calibrant.experiments.common.configs import merged, origin
-from calibrant.experiments.common.keys import Key, name_of
+from calibrant.experiments.common.keys import FIRST, Key, name_of
 from calibrant.report import Results, machine, versions
 from calibrant.report.results import Record, as_json
 
@@ -87,13 +87,13 @@ class Store:
     def adopt(self, results: Results, identity: Sequence[str]) -> None:
         """Start with the records of a result file; the fields ``identity`` of a record identify its run.
 
-        A record without digests of config and code counts as out of date when a command wants its run.
+        A record without a version has the first one.
         """
         command, here = uuid4().hex[:12], results.config
         dated = {"versions": results.versions, "date": here.get("date", "")}
         lines: list[Line] = [{"kind": "command", "id": command, "config": here, **dated}]
         for record in results.records:
-            about = {"config": record.get("config", ""), "code": record.get("code", "")}
+            about = {"config": record.get("config", ""), "code": record.get("code", FIRST)}
             kept = {name: value for name, value in record.items() if name not in about}
             made = {**dated, "device": record.get("device", here.get("device", "")), "command": command}
             key = {name: record[name] for name in identity if name in record}
@@ -108,9 +108,9 @@ class Store:
             self._append([{"kind": "forget", "names": held, "date": now()}])
 
     def has(self, key: Key) -> bool:
-        """Whether this run is finished, with the same settings, data and code."""
+        """Whether this run is finished, with the same settings, data and version."""
         line = self.current.get(key.name)
-        return line is not None and (line["config"], line["code"]) == (key.config, key.code)
+        return line is not None and key.matches(line)
 
     def missing(self, keys: Iterable[Key]) -> list[Key]:
         """The runs that are not finished, or whose settings, data or code have changed."""
@@ -159,8 +159,8 @@ class Store:
         """The current records in the form of a result file.
 
         The config is that of the last command. Lists and tables of earlier commands that left records are merged into
-        it, and ``other_runs`` describes those commands. Each record also gets its settings and the digests of its
-        config and code.
+        it, and ``other_runs`` describes those commands. Each record also gets its settings, the digest of its
+        config and the version of its code.
         """
         lines, commands = list(self.current.values()), self.commands
         if not commands:

@@ -10,7 +10,7 @@ import torch
 
 from calibrant.experiments.common.command import begin
 from calibrant.experiments.common.jobs import Job, ambient_workers, run_jobs
-from calibrant.experiments.common.keys import Key, make_key, own_code
+from calibrant.experiments.common.keys import Key, make_key
 from calibrant.experiments.common.progress import StudyProgress
 from calibrant.experiments.common.records import Prepared, prepare, shape_of
 from calibrant.experiments.common.runs import FinishedRun, Planned, Training, populations
@@ -30,22 +30,19 @@ class Plan:
     methods: Mapping[tuple[str, str], Method]
     """Methods by (name of the set, id of the method)."""
     seeds: Sequence[int]
-    code: tuple[str, ...] = ()
-    """Further files that the records depend on."""
     rates: Sequence[float] | None = None
 
     def expected(self, line: Line) -> Key | None:
         """The key that a stored run has in this plan; None if the plan lacks its method or set."""
         fields = line["key"]
         method = self.methods.get((fields["dataset"], fields["method"]))
-        return None if method is None else make_key(settings=repr(method), code=own_code(*self.code), **fields)
+        return None if method is None else make_key(settings=repr(method), **fields)
 
     def runs(self) -> list[Planned]:
         """All runs, by set and method."""
-        code = own_code(*self.code)
         levels: list[dict[str, Any]] = [{}] if self.rates is None else [{"rate": rate} for rate in self.rates]
         return [
-            (make_key(settings=repr(method), code=code, dataset=dataset, method=name, **level, seed=seed), method)
+            (make_key(settings=repr(method), dataset=dataset, method=name, **level, seed=seed), method)
             for (dataset, name), method in self.methods.items()
             for level in levels
             for seed in self.seeds

@@ -11,7 +11,7 @@ from calibrant.data.suite import NOISE_FREE
 from calibrant.experiments.common.command import begin, export, open_store, usable_folder
 from calibrant.experiments.common.contents import in_order, position, read_own
 from calibrant.experiments.common.jobs import run_jobs
-from calibrant.experiments.common.keys import MEASURED, TRAINED, Key, code_digest, make_key
+from calibrant.experiments.common.keys import Key, make_key
 from calibrant.experiments.common.shared import checked_sets, made
 from calibrant.experiments.common.store import Line
 from calibrant.experiments.guarantees import measures
@@ -22,7 +22,6 @@ from calibrant.report import Results
 NAME = "guarantees"
 NOISY = tuple(name for name in SETS if name not in NOISE_FREE)
 """Sets with label noise, where every classifier makes errors."""
-_OWN = ("experiments/guarantees/measures.py", "experiments/guarantees/learners.py")
 
 
 def run(
@@ -78,10 +77,8 @@ def run(
 
 def key_of(dataset: str, learner: str, seed: int) -> Key:
     """The key of one data set and learner."""
-    code = (*MEASURED, *TRAINED, "estimators") if learner == NETWORK else (*MEASURED, "estimators/selective.py")
     return make_key(
         settings=f"{LEARNERS[learner]!r}, {measures.ROWS} rows",
-        code=code_digest(*code, *_OWN),
         dataset=dataset,
         learner=learner,
         seed=seed,

@@ -15,7 +15,7 @@ import numpy as np
 from calibrant.experiments.common.command import begin, export, open_store, tell_user, usable_folder
 from calibrant.experiments.common.contents import in_order, position, read_own
 from calibrant.experiments.common.jobs import run_jobs
-from calibrant.experiments.common.keys import Key, make_key, own_code
+from calibrant.experiments.common.keys import FIRST, Key, make_key
 from calibrant.experiments.common.records import ClassifierOutput, on_sample
 from calibrant.experiments.common.runs import Meter, warm_up
 from calibrant.experiments.common.shared import checked_methods, made
@@ -29,7 +29,6 @@ NAME = "hostile"
 SEEDS = 5
 SCORES = ("accuracy", "nll", "ece15", "floor_self15", "smooth_ece", "brier", "aurc", "confidence_minus_accuracy")
 """The measured fields of a record."""
-_CODE = ("estimators", "experiments/hostile/cases.py", "experiments/hostile/contenders.py")
 
 
 def run(
@@ -88,7 +87,7 @@ class HostileKeys:
 
     def key(self, dataset: str, method: str, seed: int) -> Key:
         """Return the key of one run."""
-        code = own_code(*_CODE)
+        code = FIRST
         if method == BEFORE:
             assert self.before is not None
             code = source_digest(self.before)

@@ -21,7 +21,6 @@ from calibrant.experiments.label_noise.page import tell
 from calibrant.report import Results
 
 NAME = "noise"
-CODE = "experiments/label_noise/measures.py"
 
 
 def run(
@@ -52,7 +51,7 @@ def run(
     where, span = resolve_device(device), range(first_seed, first_seed + seeds)
     store = open_store(out, NAME, device=where)
     config = {"experiment": NAME, "rates": levels, "sets": list(sets), "device": str(where), **made()}
-    plan = Plan({(d, m): method for d in sets for m, method in chosen.items()}, span, (CODE,), levels)
+    plan = Plan({(d, m): method for d in sets for m, method in chosen.items()}, span, levels)
     run_plan(store, plan, config, measure, device=where, jobs=jobs, fresh=fresh)
     return write_report(export(store, arrange), store.folder)
 

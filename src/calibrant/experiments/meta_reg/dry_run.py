@@ -39,6 +39,6 @@ def state(key: Key, record: Mapping[str, Any] | None) -> str:
     """The state of a planned run, a name of ``STATES``."""
     if record is None:
         return "missing"
-    if (record.get("config"), record.get("code")) != (key.config, key.code):
+    if not key.matches(record):
         return "changed"
     return "failed" if record.get("failure") else "done"

@@ -31,10 +31,7 @@ SEEDS = {"first": 5, "others": 2, "table 3": 1}
 EARLY = 3
 """Number of seeds of the first group that run before all other methods."""
 VERSION = "1"
-"""Part of every key. Raise it if a change of the code makes stored runs out of date.
-
-Other experiments use a digest of the code instead. Here it would discard hours of GPU time after any change of a file.
-"""
+"""Part of every key. Raise it if a change of the code makes stored runs out of date."""
 NETWORK_VERSIONS = {"small-cnn": "2"}
 """The same for runs of one network, after a change of its default layers."""
 STEPS = 20

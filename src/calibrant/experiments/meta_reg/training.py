@@ -13,7 +13,7 @@ import torch
 
 from calibrant.bilevel import Callback, NonFiniteError
 from calibrant.experiments.common.command import tell_user
-from calibrant.experiments.common.keys import Key, own_code
+from calibrant.experiments.common.keys import Key
 from calibrant.experiments.common.runs import Meter, progress
 from calibrant.experiments.meta_reg.curves import EpochCurve
 from calibrant.experiments.meta_reg.data import PreparedImages
@@ -91,7 +91,6 @@ def train(
         "test_size": len(prepared.test),
         "batch_size": base.recipe.batch_size,  # type: ignore[attr-defined]
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
-        "made_with": own_code("experiments/meta_reg/measures.py"),
         "curve": curve.columns(),
     }
     found: dict[Key, Record] = {}

@@ -16,7 +16,7 @@ from calibrant import metrics
 from calibrant.experiments.common.command import begin, export, open_store, tell_user, usable_folder
 from calibrant.experiments.common.contents import in_order, position, read_own
 from calibrant.experiments.common.jobs import run_jobs
-from calibrant.experiments.common.keys import MEASURED, TRAINED, Key, code_digest, make_key
+from calibrant.experiments.common.keys import Key, make_key
 from calibrant.experiments.common.shared import made
 from calibrant.experiments.networks import plain
 from calibrant.experiments.networks.page import write_report
@@ -37,7 +37,6 @@ Fine-tuning on a few hundred samples is short, and its result depends on the ord
 data differ by 1 to 3 % in NLL, more than the methods do.
 """
 SOURCE_STEPS = 400
-_OWN = tuple(f"experiments/networks/{name}.py" for name in ("tasks", "models", "plain", "study"))
 
 
 def run(
@@ -83,10 +82,8 @@ def run(
 
 def key_of(task: str, start: str, seed: int) -> Key:
     """Return the key of one comparison."""
-    code = code_digest(*MEASURED, *TRAINED, *_OWN)
     return make_key(
         settings=f"epochs {EPOCHS[start]}, rates {plain.RATES}, repeats {REPEATS[start]}",
-        code=code,
         task=task,
         start=start,
         seed=seed,

@@ -19,7 +19,7 @@ from calibrant._whole import write_text_whole
 from calibrant.experiments.common.command import begin, export, open_store, usable_folder
 from calibrant.experiments.common.contents import in_order, position, read_own
 from calibrant.experiments.common.jobs import Job, run_jobs
-from calibrant.experiments.common.keys import Key, make_key, own_code
+from calibrant.experiments.common.keys import Key, make_key
 from calibrant.experiments.common.records import ClassifierOutput, resolve_device
 from calibrant.experiments.common.runs import Training
 from calibrant.experiments.common.shared import made
@@ -87,12 +87,12 @@ def run(
     if unknown := [name for name in names if name not in {*known, TREES}]:
         raise ValueError(f"methods must name variants among {', '.join((*known, TREES))}; got {', '.join(unknown)}.")
     found = find_tables(Path(data), only or sorted(DEVELOPMENT & set(find_tables(Path(data)))))
-    tables, code = {name: describe(path) for name, path in found.items()}, own_code("experiments/tables/ablation.py")
+    tables = {name: describe(path) for name, path in found.items()}
     store = open_store(out, NAME, device=place)
 
     def key(table: str, method: str, seed: int, **_: Any) -> Key:
         settings, digest = f"{known.get(method)!r}, {rows} rows", tables[table]["sha256"]
-        return make_key(settings=settings, code=code, data=digest, table=table, method=method, seed=seed)
+        return make_key(settings=settings, data=digest, table=table, method=method, seed=seed)
 
     def expected(line: Mapping[str, Any]) -> Key | None:
         own = line["key"]

@@ -82,7 +82,7 @@ def run(
 
     Each table is split 60/20/20 by seed, stratified by class, and encoded by its training part. Our baselines train on
     60 % and stop or calibrate on 20 %; methods that hold out their own part get these 80 % together. Stored runs in
-    ``out`` are not measured again, unless the table, the method's settings, the code of our methods or scikit-learn's
+    ``out`` are not measured again, unless the table, the method's settings, the version of the study or scikit-learn's
     version changed. A long run can therefore be interrupted, or divided by ``only`` and ``methods``. Tables that cannot
     be read, split or encoded are skipped, and the report says why.
 

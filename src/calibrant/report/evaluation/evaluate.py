@@ -12,9 +12,8 @@ import numpy as np
 from calibrant._inputs import check_weights
 from calibrant._labels import class_names, warn_of_other_order
 from calibrant._settings import shown
-from calibrant.report.evaluation.comparing import paired_differences
 from calibrant.report.evaluation.mistakes import check_numbers, check_rows
-from calibrant.report.evaluation.numbers import measure_model
+from calibrant.report.evaluation.numbers import measure_model, paired_differences
 from calibrant.report.evaluation.reading import Sample, columns_by_name, read_matrix, read_pairs
 from calibrant.report.evaluation.result import Evaluation
 
@@ -174,7 +173,7 @@ def _check_weights(sample_weight: Any, n: int) -> np.ndarray:
 
 
 def _check_groups(groups: Any, n: int) -> np.ndarray:
-    names = class_names(groups)
+    names = class_names(groups, "groups")
     if names.shape != (n,):
         raise ValueError(f"groups must be 1-D with {n} entries, one per prediction; got shape {names.shape}.")
     if names.dtype == object or names.dtype.kind == "f":

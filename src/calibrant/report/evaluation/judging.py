@@ -76,14 +76,6 @@ def _weights(file: PredictionFile) -> np.ndarray | None:
         raise ValueError(f"The column of weights in {file.path.name} must hold numbers only; got text.") from None
 
 
-def known_calibrator(name: str, option: str) -> None:
-    """Raise an error that names the option if there is no such calibrator."""
-    try:
-        make_calibrator(name)
-    except ValueError as error:
-        raise ValueError(str(error).replace("name must", f"{option} must", 1)) from None
-
-
 def fit_file(file: PredictionFile, name: str, positive: str | None = None) -> Calibrator:
     """Fit a calibrator to all rows of a file; it remembers the classes and the kind of the predictions."""
     values, labels, classes = _columns(file, positive)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from calibrant._version import __version__
-from calibrant._whole import write_text_whole
 from calibrant.report.builder import template
 from calibrant.report.evaluation.figures import figures
 from calibrant.report.evaluation.mistakes import worst_mistakes
@@ -40,11 +38,6 @@ def render(
         level=next(iter(evaluation.models.values())).level,
     )
     return page
-
-
-def write(path: Path, page: str) -> None:
-    """Write the page whole or not at all."""
-    write_text_whole(path, page)
 
 
 def as_script(data: Any) -> str:

@@ -110,7 +110,7 @@ def _warn_of_other_class(score: np.ndarray, y: np.ndarray, names: tuple[str, ...
 
 
 def _chosen(predicted: Any, shape: tuple[int, ...]) -> np.ndarray:
-    found = class_names(predicted)
+    found = class_names(predicted, "predicted")
     if found.shape != shape[:1] or found.dtype.kind not in "iu" or found.min() < 0 or found.max() >= shape[1]:
         raise ValueError(
             f"predicted must hold {shape[0]} columns of probs, 0 to {shape[1] - 1}; got an array of {found.dtype} with "

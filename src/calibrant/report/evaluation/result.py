@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from calibrant._whole import write_text_whole
 from calibrant.report.evaluation.mistakes import worst_mistakes
 from calibrant.report.evaluation.numbers import Measure, ModelNumbers
 from calibrant.report.evaluation.reading import Sample
@@ -119,18 +120,30 @@ class Evaluation:
         ``{"model": "ResNet-50", "data": "test split"}``. The rejection window of the page starts at `rule` if given,
         and otherwise with nothing withheld. Needs Jinja2 (`pip install 'calibrant[report]'`).
         """
-        from calibrant.report.evaluation.page import render, write
+        from calibrant.report.evaluation.page import render
 
         page = render(self, rows=rows, title=title, card=card or {}, rule=rule)
         if path is not None:
-            write(Path(path), page)
+            write_text_whole(Path(path), page)
         return page
 
     def plot(self) -> Any:
         """Draw reliability, histogram and risk–coverage of every model; returns the matplotlib figure."""
-        from calibrant.report.evaluation.drawing import draw
+        from calibrant.plots import ConfidenceHistogramDisplay, ReliabilityDisplay, RiskCoverageDisplay, style
 
-        return draw(self)
+        with style.context() as plt:
+            size = (12.5, 4.4 * len(self.samples))
+            figure, axes = plt.subplots(len(self.samples), 3, figsize=size, squeeze=False, layout="constrained")
+        for (name, sample), row in zip(self.samples.items(), axes, strict=True):
+            numbers = self.models[name]
+            ReliabilityDisplay.from_predictions(
+                **sample.pairs, name=name, ax=row[0], bins=numbers.bins, level=numbers.level, n_resamples=100
+            )
+            ConfidenceHistogramDisplay.from_predictions(**sample.pairs, ax=row[1])
+            # Without weights: the guarantees of this curve count rows.
+            pairs: dict[str, Any] = {"confidence": sample.confidence, "correct": sample.correct}
+            RiskCoverageDisplay.from_predictions(**pairs, ax=row[2], level=numbers.level)
+        return figure
 
 
 def measure_rows(numbers: ModelNumbers) -> list[list[str]]:
