@@ -1,11 +1,15 @@
 """Tests of sparse matrices with many columns: linear models see them, networks and trees see a projection."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy import sparse
 from sklearn.base import clone
+from sklearn.metrics import log_loss
+from sklearn.svm import LinearSVC
 
-from calibrant import SelfCalibratedClassifier
+from calibrant import CrossCalibrated, SelfCalibratedClassifier
 from calibrant.estimators import load_classifier
 from calibrant.export import to_onnx
 from tests.estimators.cases import QUICK
@@ -70,6 +74,15 @@ def test_rows_are_taken_as_they_come_from_any_sparse_format(wide):
         np.testing.assert_array_equal(clf.predict_proba(form(X)), clf.predict_proba(X))
 
 
+def test_dense_and_sparse_forms_of_the_same_rows(wide):
+    clf, X, y = wide
+    np.testing.assert_allclose(clf.predict_proba(X.toarray()), clf.predict_proba(X), rtol=1e-9)
+    np.testing.assert_array_equal(clf.suspects(X.toarray(), y), clf.suspects())
+    dense = clone(clf).fit(X.toarray(), y, X_val=X, y_val=y)
+    assert dense.projection_ is None
+    np.testing.assert_allclose(dense.predict_proba(X), dense.predict_proba(X.toarray()), atol=1e-5)
+
+
 def test_copies_are_held_out_together():
     X, y = rare_words(80)
     both = sparse.csr_array(sparse.vstack([X, X]))
@@ -77,7 +90,7 @@ def test_copies_are_held_out_together():
     np.testing.assert_array_equal(clf.oof_proba_[:80], clf.oof_proba_[80:])
 
 
-def test_validation_rows_are_projected_on_the_axes_of_training_rows():
+def test_validation_rows_use_the_axes_of_training_rows():
     X, y = rare_words(200)
     clf = clone(QUICK["self-calibrated"]).fit(X[:120], y[:120], X_val=X[120:], y_val=y[120:])
     alone = clone(QUICK["self-calibrated"]).fit(X[:120], y[:120])
@@ -114,3 +127,34 @@ def test_refit_false_holds_rows_out():
     clf = SelfCalibratedClassifier((8,), epochs=20, refit=False, random_state=0).fit(X, y)
     assert len(clf.validation_indices_)
     assert np.isfinite(clf.predict_proba(X)).all()
+
+
+def topics(n: int, seed: int) -> tuple[sparse.csr_array, np.ndarray]:
+    """Documents of six classes, with weights as in TF-IDF; pairs of classes share most of their words."""
+    random = np.random.default_rng(seed)
+    words = np.random.default_rng(9).dirichlet(np.full(800, 0.05), size=9)
+    mixed = 0.35 * words[:6] + 0.65 * words[6:].repeat(2, axis=0)
+    y = random.integers(0, 6, n)
+    counts = np.stack([random.multinomial(40, mixed[k]) for k in y])
+    weights = np.log1p(counts) * np.log(1 + n / (1 + (counts > 0).sum(0)))
+    return sparse.csr_array(weights / np.linalg.norm(weights, axis=1, keepdims=True)), y
+
+
+def test_the_pool_is_as_good_as_calibrated_margins():
+    (X, y), (new, labels) = topics(600, 0), topics(2000, 1)
+    rival = CrossCalibrated(LinearSVC(random_state=0), random_state=0).fit(X, y)
+    clf = SelfCalibratedClassifier((8,), repeats=1, members=("network", "linear"), epochs=20, random_state=0).fit(X, y)
+    assert "linear" in clf.members_
+    assert log_loss(labels, clf.predict_proba(new)) < log_loss(labels, rival.predict_proba(new)) + 0.02
+
+
+def test_a_damaged_link_is_refused(tmp_path, wide):
+    clf, _, _ = wide
+    line = clf.model_.others["linear"]
+    assert line.link is not None
+    other = clone(clf)
+    others = dict(clf.model_.others) | {"linear": replace(line, link=np.ones((2, 2)))}
+    other.__dict__ = clf.__dict__ | {"model_": replace(clf.model_, others=others)}
+    other.save(tmp_path / "model")
+    with pytest.raises(ValueError, match="the link of a line"):
+        load_classifier(tmp_path / "model")

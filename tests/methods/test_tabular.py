@@ -6,12 +6,13 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.bilevel import L2, Adam, Bilevel, Population, Truncated, cosine, solve
-from calibrant.methods import Mixture, Part, SelfCalibrated, Task, fit_all
+from calibrant.data.projection import AXES
+from calibrant.methods import Mixture, Part, SelfCalibrated, Task, fit_all, tabular
 from calibrant.methods.adapter import Group, build
 from calibrant.methods.candidates import FEW_CASES, SHORT, Pooled, weighed
 from calibrant.methods.crossfit import fold_tasks
 from calibrant.methods.dealing import deal
-from calibrant.methods.tabular import LEADING, ROWS_PER_COLUMN, WIDE, Rotated, column_strengths, wide_axes
+from calibrant.methods.tabular import ROWS_PER_COLUMN, WIDE, Rotated, column_strengths, wide_axes
 from calibrant.models import mlp
 from calibrant.models.embeddings import EmbeddingLayer
 
@@ -106,11 +107,27 @@ def test_many_columns_are_shown_along_their_principal_axes() -> None:
     x += 0.01 * torch.randn(700, 600, generator=random)
     axes = wide_axes(x)
     assert axes is not None
-    assert axes.shape == (600, LEADING)
+    assert axes.shape == (600, AXES)
     spread = (x @ axes).square().mean(0)
     assert spread[-3:].sum() > 0.99 * spread.sum()  # the three directions that the rows vary in, largest last
     assert float(spread.mean()) == pytest.approx(1, abs=1e-3)
     assert wide_axes(x[:, :WIDE]) is None
+
+
+def test_the_axes_of_many_wide_rows_are_those_of_fewer(monkeypatch) -> None:
+    random = torch.Generator().manual_seed(0)
+    x = torch.randn(700, 200, generator=random) @ torch.randn(200, 600, generator=random) ** 3
+    x += 0.01 * torch.randn(700, 600, generator=random)
+    exact = wide_axes(x)
+    monkeypatch.setattr(tabular, "MOST_SIDE", 500)
+    quick = wide_axes(x)
+    assert exact is not None
+    assert quick is not None
+    assert quick.shape == exact.shape == (600, AXES)
+    assert float((x @ quick).square().mean()) == pytest.approx(1, abs=0.01)
+    basis = torch.linalg.qr(quick).Q
+    kept, best = (x @ basis).square().sum(), (x @ torch.linalg.qr(exact).Q).square().sum()
+    assert 0.97 * best < kept <= 1.001 * best
 
 
 def test_wide_rows_train_small_networks_that_take_the_columns() -> None:

@@ -153,3 +153,8 @@ def test_dates_outside_the_training_range_are_noted(quick, files, tmp_path):
     done = invoke(*command)  # rows drawn at random
     assert done.exit_code == 0
     assert "training rows' range" not in done.stderr
+
+
+def test_accepting_an_overlap_needs_groups(files, tmp_path):
+    command = ["train", files[0], "--target", "left?", "--test-overlap", "--out", tmp_path / "out"]
+    assert "--test-overlap must come with --groups" in refused(*command)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -17,12 +17,12 @@ from calibrant.cli.options import (
     Seeds,
     Source,
 )
-from calibrant.cli.shell import Experiment, call
+from calibrant.cli.shell import experiment
 
 bench = typer.Typer(help="Compare methods on tables, networks, wrong labels and difficult data; test guarantees.")
 
 
-@bench.command("tables", cls=Experiment)
+@experiment(bench, "tables", "tables.run")
 def bench_tables(
     data: Annotated[
         Path | None,
@@ -66,23 +66,9 @@ def bench_tables(
     """
     if data is None and source is None:
         raise typer.BadParameter("Give a folder of tables, or a result file with --from.", param_hint="--data")
-    call(
-        "tables.run",
-        data=data,
-        target=target,
-        seeds=seeds,
-        only=only or None,
-        methods=methods or None,
-        out=out,
-        device=device.value,
-        jobs=jobs,
-        fresh=fresh,
-        costs=costs,
-        source=source,
-    )
 
 
-@bench.command("noise", cls=Experiment)
+@experiment(bench, "noise", "label_noise.run")
 def bench_noise(
     rates: Annotated[
         list[float] | None,
@@ -98,26 +84,15 @@ def bench_noise(
     jobs: Jobs = None,
     fresh: Fresh = False,
     source: Source = None,
-) -> None:
+) -> dict[str, Any]:
     """Compare methods on the five synthetic sets with flipped training labels and clean validation labels.
 
     The targets are for four of the sets. The fifth, bac, is shown only: its inputs determine its labels.
     """
-    call(
-        "label_noise.run",
-        rates=rates or [0.2, 0.4],
-        seeds=seeds,
-        first_seed=first_seed,
-        methods=methods,
-        out=out,
-        device=device.value,
-        jobs=jobs,
-        fresh=fresh,
-        source=source,
-    )
+    return {"rates": rates or [0.2, 0.4]}
 
 
-@bench.command("hostile", cls=Experiment)
+@experiment(bench, "hostile", "hostile.run")
 def bench_hostile(
     seeds: Seeds = 5,
     only: Annotated[list[str] | None, typer.Option(help="Names of cases; default: all.")] = None,
@@ -137,20 +112,9 @@ def bench_hostile(
 
     It is compared with the class frequencies, each member of its pool alone, and scikit-learn's classifiers.
     """
-    call(
-        "hostile.run",
-        seeds=seeds,
-        only=only or None,
-        methods=methods or None,
-        before=before,
-        out=out,
-        jobs=jobs,
-        fresh=fresh,
-        source=source,
-    )
 
 
-@bench.command("guarantees", cls=Experiment)
+@experiment(bench, "guarantees", "guarantees.run")
 def bench_guarantees(
     seeds: Annotated[int, typer.Option(min=1, help="Number of data sets for each fast learner and set.")] = 200,
     network_seeds: Annotated[
@@ -166,25 +130,15 @@ def bench_guarantees(
     source: Source = None,
 ) -> None:
     """Measure how often rejection rules and prediction sets keep their guarantees, on sets with a known posterior."""
-    call(
-        "guarantees.run",
-        seeds=seeds,
-        network_seeds=network_seeds,
-        learners=learners or None,
-        out=out,
-        jobs=jobs,
-        fresh=fresh,
-        source=source,
-    )
 
 
-@bench.command("networks", cls=Experiment)
+@experiment(bench, "networks", "networks.run")
 def bench_networks(
     seeds: Seeds = 5,
     only: Annotated[
         list[str] | None, typer.Option(help="Some of digits, languages, reviews and table; default: all.")
     ] = None,
-    starts: Annotated[list[str] | None, typer.Option(help="scratch, large or tuned; default: all.")] = None,
+    starts: Annotated[list[str] | None, typer.Option(help="scratch or tuned; default: all.")] = None,
     out: Out = Path("out/networks"),
     jobs: Jobs = None,
     fresh: Fresh = False,
@@ -192,16 +146,6 @@ def bench_networks(
 ) -> None:
     """Compare `calibrant.fit` with plain training in the same time, on a CNN, LSTM, transformer and tabular network.
 
-    Each network is trained from scratch on few and on 8,000 samples, and fine-tuned after a related task. The report
+    Each network is trained from scratch on few samples, and fine-tuned after a related task. The report
     has paired differences of NLL.
     """
-    call(
-        "networks.run",
-        seeds=seeds,
-        only=only or None,
-        starts=starts or None,
-        out=out,
-        jobs=jobs,
-        fresh=fresh,
-        source=source,
-    )

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from calibrant.cli.evaluate import AsJson, AsLogits, Columns, Labels, Positive
-from calibrant.cli.shell import Tool, file_argument, notes_printed, print_json
+from calibrant.cli.shell import file_argument, notes_printed, print_json
 
 
 def calibrate(
@@ -100,9 +100,3 @@ def apply(
         print_json({"rows": len(file), "file": str(out)})
         return
     typer.echo(f"Calibrated {len(file):,} rows. Written: {out}")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands."""
-    app.command("calibrate", cls=Tool, no_args_is_help=True)(calibrate)
-    app.command("apply", cls=Tool, no_args_is_help=True)(apply)

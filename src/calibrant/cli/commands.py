@@ -7,15 +7,15 @@ from typing import Annotated
 import typer
 
 from calibrant._version import __version__
-from calibrant.cli import calibrate as _calibrate
-from calibrant.cli import evaluate as _evaluate
-from calibrant.cli import info as _info
-from calibrant.cli import predict as _predict
-from calibrant.cli import train as _train
 from calibrant.cli.bench import bench
+from calibrant.cli.calibrate import apply, calibrate
+from calibrant.cli.evaluate import AsJson, evaluate
+from calibrant.cli.info import info
+from calibrant.cli.predict import predict
 from calibrant.cli.reproduce import reproduce
 from calibrant.cli.search import ablate, sweep
-from calibrant.cli.shell import Sentences, print_json
+from calibrant.cli.shell import Sentences, Tool, print_json
+from calibrant.cli.train import train
 
 app = typer.Typer(
     cls=Sentences,
@@ -28,12 +28,9 @@ for _group, _name in ((reproduce, "reproduce"), (sweep, "sweep"), (ablate, "abla
     _group.callback()(lambda: None)
     app.add_typer(_group, name=_name, no_args_is_help=True)
 
-
-_train.register(app)
-_predict.register(app)
-_evaluate.register(app)
-_calibrate.register(app)
-_info.register(app)
+for _command in (train, predict, evaluate, calibrate, apply):
+    app.command(cls=Tool, no_args_is_help=True)(_command)
+app.command()(info)
 
 
 def _print_version(wanted: bool) -> None:
@@ -53,9 +50,7 @@ def _top(
 
 
 @app.command("methods")
-def list_methods(
-    as_json: Annotated[bool, typer.Option("--json", help="Print only JSON.")] = False,
-) -> None:
+def list_methods(as_json: AsJson = False) -> None:
     """List the methods of the first paper's experiments, with one line for each."""
     from calibrant.methods import METHODS
 

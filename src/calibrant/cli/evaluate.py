@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from calibrant.cli.shell import Tool, notes_printed, print_json
+from calibrant.cli.shell import notes_printed, print_json
 
 Files = Annotated[
     list[Path],
@@ -110,8 +110,3 @@ def evaluate(
         typer.echo(f"\nChosen for {name}: {choice}")
     if out is not None:
         typer.echo(f"\nWritten: {out}")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("evaluate", cls=Tool, no_args_is_help=True)(evaluate)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
+from calibrant.cli.evaluate import AsJson
 from calibrant.cli.shell import print_json
 
 OPTIONAL = {
@@ -26,7 +27,7 @@ OPTIONAL = {
 """Optional packages, and what needs them; the word before a colon is the extra, as in calibrant[tables]."""
 
 
-def info(as_json: Annotated[bool, typer.Option("--json", help="Print only JSON.")] = False) -> None:
+def info(as_json: AsJson = False) -> None:
     """Show versions, the device, and which optional packages are installed."""
     from calibrant.report.results import machine, versions
 
@@ -49,8 +50,3 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("info")(info)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from calibrant.cli.shell import Tool, file_argument, print_json
+from calibrant.cli.shell import file_argument, print_json
 
 
 def predict(
@@ -91,8 +91,3 @@ def predict(
         keeps = own.target in (keep or ())
         first = "" if keeps else f" add {shlex.join(['--keep', str(own.target)])} to this command, then"
         typer.echo(f"To evaluate the predictions,{first} run: {command}", err=True)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("predict", cls=Tool, no_args_is_help=True)(predict)

@@ -30,12 +30,12 @@ from calibrant.cli.options import (
     Sources,
     Training,
 )
-from calibrant.cli.shell import Experiment, call
+from calibrant.cli.shell import experiment
 
 reproduce = typer.Typer(help="Reproduce a paper's experiments, with tables, figures and an HTML report.")
 
 
-@reproduce.command("bo4sc", cls=Experiment)
+@experiment(reproduce, "bo4sc", "bo4sc.reproduce")
 def reproduce_bo4sc(
     seeds: Annotated[int | None, typer.Option(min=1, help="Number of seeds; default: 20, or 3 with --quick.")] = None,
     out: Out = Path("out/bo4sc"),
@@ -60,23 +60,9 @@ def reproduce_bo4sc(
     source: Source = None,
 ) -> None:
     """Reproduce Table 1 and Figures 1 to 3 of Sanguin et al. 2024, with intervals, noise floors and targets."""
-    call(
-        "bo4sc.reproduce",
-        seeds=seeds,
-        out=out,
-        quick=quick,
-        device=device.value,
-        settings=settings,
-        first_seed=first_seed,
-        methods=methods,
-        sets=sets,
-        jobs=jobs,
-        fresh=fresh,
-        source=source,
-    )
 
 
-@reproduce.command("meta-reg", cls=Experiment)
+@experiment(reproduce, "meta-reg", "meta_reg.reproduce")
 def reproduce_meta_reg(
     dataset: Images = None,
     data: Folder = None,
@@ -119,25 +105,3 @@ def reproduce_meta_reg(
     source: Sources = None,
 ) -> None:
     """Reproduce Tables 1 to 3 and Figures 2 to 5 of the second paper (γ-Net, SECE), with claims and targets."""
-    call(
-        "meta_reg.reproduce",
-        dataset=dataset and dataset.value,
-        data=data,
-        model=model,
-        recipe=recipe.value,
-        methods=methods or None,
-        seeds=seeds,
-        epochs=epochs,
-        limit=limit,
-        noisy_labels=noisy_labels,
-        device=device.value,
-        quick=quick,
-        out=out,
-        minutes=minutes,
-        fresh=fresh,
-        shared=shared,
-        download=download,
-        dry_run=dry_run,
-        export=export,
-        source=source or None,
-    )

@@ -30,7 +30,7 @@ from calibrant.cli.options import (
     Sources,
     Training,
 )
-from calibrant.cli.shell import Experiment, call
+from calibrant.cli.shell import Experiment, call, experiment
 
 sweep = typer.Typer(help="Search for settings on validation data.")
 ablate = typer.Typer(help="Compare variants of a method.")
@@ -88,16 +88,19 @@ def sweep_bo4sc(
     )
 
 
-@sweep.command("meta-reg", cls=Experiment)
+@experiment(sweep, "meta-reg", "meta_reg.sweep")
 def sweep_meta_reg(
-    bandwidth: Annotated[list[float] | None, typer.Option(help="h, the bandwidth of SECE in flg-sece.")] = None,
-    tau: Annotated[list[float] | None, typer.Option(help="τ of the published γ-Net.")] = None,
-    outer_learning_rate: Annotated[
+    bandwidths: Annotated[
+        list[float] | None, typer.Option("--bandwidth", help="h, the bandwidth of SECE in flg-sece.")
+    ] = None,
+    temperatures: Annotated[list[float] | None, typer.Option("--tau", help="τ of the published γ-Net.")] = None,
+    rates: Annotated[
         list[float] | None,
         typer.Option("--outer-learning-rate", "--meta-rate", help="Multiples of flg-sece's outer learning rate."),
     ] = None,
-    strength: Annotated[
-        list[float] | None, typer.Option(help="Strength of SECE beside cross-entropy in flg-sece's outer loss.")
+    strengths: Annotated[
+        list[float] | None,
+        typer.Option("--strength", help="Strength of SECE beside cross-entropy in flg-sece's outer loss."),
     ] = None,
     dataset: Images = None,
     data: Folder = None,
@@ -128,32 +131,9 @@ def sweep_meta_reg(
     Each of these four options takes several values, such as `--tau 0.001 0.1`. Options that are not given keep their
     default values.
     """
-    call(
-        "meta_reg.sweep",
-        bandwidths=bandwidth or None,
-        temperatures=tau or None,
-        rates=outer_learning_rate or None,
-        strengths=strength or None,
-        dataset=dataset and dataset.value,
-        data=data,
-        download=download,
-        model=model,
-        recipe=recipe.value,
-        seeds=seeds,
-        epochs=epochs,
-        limit=limit,
-        device=device.value,
-        quick=quick,
-        out=out,
-        minutes=minutes,
-        fresh=fresh,
-        dry_run=dry_run,
-        export=export,
-        source=source or None,
-    )
 
 
-@ablate.command("bo4sc", cls=Experiment)
+@experiment(ablate, "bo4sc", "bo4sc.ablation.run")
 def ablate_bo4sc(
     seeds: Seeds = 20,
     out: Out = Path("out/bo4sc-ablation"),
@@ -163,10 +143,9 @@ def ablate_bo4sc(
     source: Source = None,
 ) -> None:
     """Compare variants of BO4SC (hypergradient, outer loss, weights, outer variables) and of self-calibrated."""
-    call("bo4sc.ablation.run", seeds=seeds, out=out, device=device.value, jobs=jobs, fresh=fresh, source=source)
 
 
-@ablate.command("tables", cls=Experiment)
+@experiment(ablate, "tables", "tables.ablation.run")
 def ablate_tables(
     data: Annotated[
         Path | None,
@@ -187,22 +166,9 @@ def ablate_tables(
     """Compare networks of self-calibrated with and without embedded columns, on development data: NLL and time."""
     if data is None and source is None:
         raise typer.BadParameter("Give a folder of tables, or a result file with --from.", param_hint="--data")
-    call(
-        "tables.ablation.run",
-        data=data,
-        seeds=seeds,
-        rows=rows,
-        only=only or None,
-        methods=methods or None,
-        out=out,
-        device=device.value,
-        jobs=jobs,
-        fresh=fresh,
-        source=source,
-    )
 
 
-@ablate.command("meta-reg", cls=Experiment)
+@experiment(ablate, "meta-reg", "meta_reg.ablate")
 def ablate_meta_reg(
     dataset: Images = None,
     data: Folder = None,
@@ -229,22 +195,3 @@ def ablate_meta_reg(
     source: Sources = None,
 ) -> None:
     """Compare variants of the second paper's methods: φ, outer loss and rate, hypergradient, moving average, γ."""
-    call(
-        "meta_reg.ablate",
-        dataset=dataset and dataset.value,
-        data=data,
-        download=download,
-        model=model,
-        recipe=recipe.value,
-        seeds=seeds,
-        epochs=epochs,
-        limit=limit,
-        device=device.value,
-        quick=quick,
-        out=out,
-        minutes=minutes,
-        fresh=fresh,
-        dry_run=dry_run,
-        export=export,
-        source=source or None,
-    )

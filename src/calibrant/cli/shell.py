@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import os
@@ -10,6 +11,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from enum import Enum
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -146,6 +148,28 @@ def spread(args: Iterable[str], lists: Iterable[str], is_argument: Callable[[str
             waiting = False
             out.append(arg)
     return out[:-1]
+
+
+def experiment(group: typer.Typer, name: str, function: str) -> Callable[[Callable[..., dict[str, Any] | None]], Any]:
+    """Add a command that passes its options to `calibrant.experiments.<function>`; see `call`.
+
+    The decorated function declares the options. It can return values that replace some of them.
+    """
+
+    def add(declared: Callable[..., dict[str, Any] | None]) -> Callable[..., None]:
+        @functools.wraps(declared)
+        def command(**options: Any) -> None:
+            call(function, **{key: _plain(value) for key, value in (options | (declared(**options) or {})).items()})
+
+        return group.command(name, cls=Experiment)(command)
+
+    return add
+
+
+def _plain(option: Any) -> Any:
+    if isinstance(option, Enum):
+        return option.value
+    return None if option == [] else option
 
 
 def call(function: str, **arguments: Any) -> None:

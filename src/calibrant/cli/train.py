@@ -10,7 +10,7 @@ import typer
 
 from calibrant.cli.evaluate import AsJson
 from calibrant.cli.options import Device, On
-from calibrant.cli.shell import Tool, file_argument, print_json
+from calibrant.cli.shell import file_argument, print_json
 
 
 def train(
@@ -118,8 +118,3 @@ def train(
         typer.echo(about)
     typer.echo(f"\nTrained in {duration(metrics['seconds']['training'])}. Written: {out / 'report.html'}")
     typer.echo(f"Predict other tables: {shlex.join(['calibrant', 'predict', str(out / 'model.calibrant')])} TABLE")
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command."""
-    app.command("train", cls=Tool, no_args_is_help=True)(train)

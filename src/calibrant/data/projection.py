@@ -57,23 +57,29 @@ def fit_projection(matrix: Any, seed: int = 0) -> Projection:
     """The projection for the sparse columns of training rows: their leading right singular vectors.
 
     Labels are not used. The vectors come from a randomised decomposition (Halko, Martinsson & Tropp 2011), which is
-    determined by ``seed``. One common factor gives the projected columns a mean square of 1 on average.
+    determined by ``seed``, of at most ``SAMPLED`` rows. One common factor gives the projected columns a mean square of
+    1 on average.
     """
     scale = column_scales(matrix)
     scaled = _scaled(matrix, scale)
-    generator = np.random.default_rng(seed)
-    rows = scaled
-    if scaled.shape[0] > SAMPLED:
-        rows = scaled[np.sort(generator.choice(scaled.shape[0], SAMPLED, replace=False))]
-    width = min(AXES, *rows.shape)
-    _, singular, axes = randomized_svd(rows, width, random_state=int(generator.integers(2**31)))
-    axes = axes[singular >= 1e-5 * singular[0]].T
-    values = rows @ axes
+    axes = leading_axes(scaled, seed)[1]
+    values = scaled @ axes
     mean = values.mean(0, dtype=np.float64)
     spread = float(np.sqrt(np.mean((values - mean) ** 2))) or 1.0
     return Projection(
         scale, np.ascontiguousarray(axes / spread, dtype=np.float16), np.asarray(mean / spread, dtype=np.float32)
     )
+
+
+def leading_axes(rows: Any, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Right singular vectors of a dense or sparse matrix, (columns, at most ``AXES``), after the rows' mean squares."""
+    generator = np.random.default_rng(seed)
+    if rows.shape[0] > SAMPLED:
+        rows = rows[np.sort(generator.choice(rows.shape[0], SAMPLED, replace=False))]
+    width = min(AXES, *rows.shape)
+    _, singular, axes = randomized_svd(rows, width, random_state=int(generator.integers(2**31)))
+    kept = singular >= 1e-5 * singular[0]
+    return singular[kept] ** 2 / rows.shape[0], axes[kept].T
 
 
 def column_scales(matrix: Any) -> np.ndarray:

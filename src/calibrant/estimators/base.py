@@ -112,14 +112,14 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
     ) -> None:
         """Train an unfitted classifier; after an error it may be partly fitted, so ``fit`` calls this on a copy."""
         callbacks = as_callbacks(callbacks)
-        X, y = self._read(X, y)
+        X, y = read(self, X, y, reset=True)
         check_classification_targets(y)
         weights = as_weights(sample_weight, y, self.class_weight, y)
         classes, codes = encode(y, weights)
         if self.class_weight is not None:
             warn_of_class_weight(classes, codes, sample_weight, weights)
         samples = Samples(X, codes, weights, group_numbers(groups, y))
-        given = self._given_validation(*validation, classes)
+        given = self._given_validation(*validation, classes, wide=X.sparse is not None)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         rows, held = np.arange(len(y)) if weights is None else np.flatnonzero(weights), np.empty(0, dtype=int)
         splits = self._named_splits(X.dense, y, groups, rows)
@@ -146,14 +146,14 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         self._keep(fitted, runs, samples)
         self.learned_ = self._learned(samples, val)
 
-    def _read(self, X: Any, *y: Any, reset: bool = True) -> Any:
-        """Return inputs and labels as arrays, after scikit-learn's checks; the encoder converts non-numeric columns."""
-        return read(self, X, *y, reset=reset)
+    def _read(self, X: Any, *y: Any) -> Any:
+        """Return inputs and labels in the form of the training rows, after scikit-learn's checks."""
+        return read(self, X, *y, reset=False, wide=self.projection_ is not None)
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """P(class | x), one column for each entry of ``classes_``."""
         check_is_fitted(self)
-        X = self._read(X, reset=False)
+        X = self._read(X)
         return self._probs(X)
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
@@ -196,7 +196,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
             raise ValueError(f"n must be a whole number of samples, or None; got {shown(n)}.")
         scores = self.suspicion_
         if X is not None:
-            X, y = self._read(X, y, reset=False)
+            X, y = self._read(X, y)
             codes = class_columns(y, self.classes_)
             if digest(X, codes) != self.training_digest_:
                 scores = self._suspicion(X, codes)
@@ -297,12 +297,12 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         fitted = self._method().fit(task.to(resolve_device(self.device)), callbacks=[runs, *bar, *callbacks])
         return fitted, runs.each
 
-    def _given_validation(self, X: Any, y: Any, sample_weight: Any, classes: np.ndarray) -> Samples | None:
+    def _given_validation(self, X: Any, y: Any, sample_weight: Any, classes: np.ndarray, wide: bool) -> Samples | None:
         if X is None and y is None and sample_weight is None:
             return None
         if X is None or y is None:
             raise ValueError("X_val and y_val must be given together; got only one of them.")
-        X, y = self._read(X, y, reset=False)
+        X, y = read(self, X, y, reset=False, wide=wide)
         samples = Samples(X, class_columns(y, classes, "y_val"), as_weights(sample_weight, y, self.class_weight, y))
         return samples if samples.weights is None else samples.take(np.flatnonzero(samples.weights))
 

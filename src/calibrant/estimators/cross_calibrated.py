@@ -25,7 +25,6 @@ from calibrant.estimators.fold_models import (
     default_trees,
     fit_model,
     held_out_scores,
-    logit_scale,
     mean_scores,
     suited_trees,
 )
@@ -41,13 +40,11 @@ from calibrant.estimators.folds import (
 from calibrant.estimators.reading import as_table, as_weights, encode, warn_of_row_numbers
 from calibrant.estimators.selective import SelectiveMixin
 from calibrant.estimators.targets import as_targets
-from calibrant.methods.members import Rows
+from calibrant.methods.lines import MANY_CLASSES
+from calibrant.methods.members import Rows, logit_scale
 from calibrant.methods.pool import fit_pool
 from calibrant.posthoc import make_calibrator
 from calibrant.posthoc.registry import check_calibrator
-
-_MANY = 50
-"""With more classes, a full matrix has too many entries to be worth fitting."""
 
 
 class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseEstimator):
@@ -277,7 +274,7 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         if not isinstance(self.calibrator, str) and hasattr(self.calibrator, "predict_proba"):
             return clone(self.calibrator)
         check_calibrator(self.calibrator, "calibrator")
-        auto = "structured-matrix" if len(self.classes_) <= _MANY else "vector"
+        auto = "structured-matrix" if len(self.classes_) <= MANY_CLASSES else "vector"
         return make_calibrator(auto if self.calibrator == "auto" else self.calibrator)
 
     def _check_estimator(self) -> None:

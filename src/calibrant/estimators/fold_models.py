@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy.optimize import minimize_scalar
 from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.utils import _safe_indexing
@@ -15,7 +14,6 @@ from sklearn.utils.validation import _check_method_params, _num_samples
 from calibrant.estimators.advice import advice_for
 from calibrant.estimators.folds import Splits
 from calibrant.estimators.reading import is_plain
-from calibrant.methods.members import Rows, held_out_loss
 
 
 def default_trees() -> HistGradientBoostingClassifier:
@@ -122,13 +120,3 @@ def mean_scores(models: Sequence[Any], sizes: Sequence[int], X: Any, classes: np
     for model, size in zip(models, sizes, strict=True):
         total += np.maximum(model_scores(model, X, classes, size), least) / len(models)
     return total
-
-
-def logit_scale(held: Rows) -> float:
-    """Return the factor with the lowest loss that turns decision values into logits, within a factor of 100."""
-    scores = held.inputs
-    unit = max(float(np.abs(scores - scores.mean(axis=1, keepdims=True)).mean()), 1e-12)
-    found = minimize_scalar(
-        lambda v: held_out_loss(np.exp(v) / unit * scores, held), bounds=(np.log(0.1), np.log(10.0)), method="bounded"
-    )
-    return float(np.exp(found.x) / unit)

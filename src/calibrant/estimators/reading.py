@@ -104,31 +104,32 @@ class Samples(NamedTuple):
         return Part(dense, torch.from_numpy(self.codes), weights, **own)
 
 
-def read(estimator: Any, X: Any, *y: Any, reset: bool) -> Any:
+def read(estimator: Any, X: Any, *y: Any, reset: bool, wide: bool | None = None) -> Any:
     """Return :class:`Inputs` of floats, followed by labels if they are given.
 
-    A sparse matrix stays sparse if it has more than ``WIDE`` columns. Missing values are NaN. A table with text,
-    categories or dates is encoded by ``estimator.encoder_``, which is fitted if ``reset`` and is None for numeric
-    tables; categories become codes. ``reset`` also sets ``n_features_in_`` and ``feature_names_in_``; without it, the
-    columns must be those of the training table.
+    All columns of a matrix are sparse if ``wide``; by default, if it is sparse and has more than ``WIDE`` columns.
+    Missing values are NaN. A table with text, categories or dates is encoded by ``estimator.encoder_``, which is fitted
+    if ``reset`` and is None for numeric tables; categories become codes. ``reset`` also sets ``n_features_in_`` and
+    ``feature_names_in_``; without it, the columns must be those of the training table.
     """
     X = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
     X, y = _filled(as_table(X)), tuple(map(as_targets, y))
     if reset:
-        warn_of_row_numbers(X, stacklevel=6)  # the caller of fit
+        warn_of_row_numbers(X, stacklevel=5)  # the caller of fit
         text = estimator.text_columns
         estimator.encoder_ = TableEncoder(text=text, output="sparse") if len(text) or needs_encoder(X) else None
     encoder = estimator.encoder_
     if encoder is None:
         found = _numbers(estimator, X, *y, reset=reset)
-        inputs, *labels = found if y else (found,)
+        matrix, *labels = found if y else (found,)
+        inputs = inputs_of(matrix, wide)
     else:
         X = X if hasattr(X, "columns") else np.asarray(X, dtype=object)
         validate_data(estimator, X, *y, reset=reset, skip_check_array=True)
         labels = [_check_y(each, estimator=estimator) for each in y]
         check_consistent_length(X, *labels)
-        inputs = encoder.fit_transform(X) if reset else encoder.transform(X)
-    inputs = _split(inputs, None if encoder is None else len(encoder.scaling_.mean))
+        matrix = encoder.fit_transform(X) if reset else encoder.transform(X)
+        inputs = inputs_of(matrix, table=len(encoder.scaling_.mean))
     return (inputs, *labels) if y else inputs
 
 
@@ -222,15 +223,18 @@ def is_plain(dtype: Any) -> bool:
     return bool(getattr(dtype, "is_numeric", bool)()) or str(dtype) == "Boolean"
 
 
-def _split(X: Any, dense: int | None) -> Inputs:
-    """Divide a sparse matrix: ``dense`` columns of an encoded table precede those of free text."""
-    if not sparse.issparse(X):
-        return Inputs(X)
-    if dense is not None:
-        return Inputs(X[:, :dense].toarray(), X[:, dense:])
-    if X.shape[1] > WIDE:
-        return Inputs(np.empty((X.shape[0], 0), dtype=np.float32), X.tocsr())
-    return Inputs(_dense(X))
+def inputs_of(X: Any, wide: bool | None = None, table: int | None = None) -> Inputs:
+    """Divide a checked matrix into dense and sparse columns; see :func:`read`.
+
+    The first columns of an encoded table, which is sparse if it has free text, are dense; ``table`` is their number.
+    """
+    if wide is None:
+        wide = sparse.issparse(X) and (table is not None or X.shape[1] > WIDE)
+    if not wide:
+        return Inputs(_dense(X) if sparse.issparse(X) else X)
+    if not table:
+        return Inputs(np.empty((X.shape[0], 0), dtype=np.float32), sparse.csr_array(X))
+    return Inputs(X[:, :table].toarray(), sparse.csr_array(X[:, table:]))
 
 
 def _dense(X: Any) -> np.ndarray:

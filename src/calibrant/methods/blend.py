@@ -12,11 +12,12 @@ from scipy.sparse import csr_array
 from scipy.special import log_softmax
 from torch import Tensor
 
+from calibrant.data.copies import independent_size
 from calibrant.methods.bagged import Bagging
 from calibrant.methods.crossfit import CrossFit
 from calibrant.methods.fitted import Fitted, Mixture
 from calibrant.methods.learned import suspicion
-from calibrant.methods.lines import Linear
+from calibrant.methods.lines import Linear, cross_fit_sparse
 from calibrant.methods.members import MemberKind, Model, Rows, cross_fit
 from calibrant.methods.part import Part
 from calibrant.methods.pool import Pool, fit_pool
@@ -127,6 +128,14 @@ class Judged(NamedTuple):
         rows = np.flatnonzero(self.judges & ~np.isnan(both).any((0, 2)))
         return rows, both[:, rows]
 
+    def evidence(self, log_probs: np.ndarray) -> Rows:
+        """The rows that one member predicts, with its log-probabilities as inputs; copies count as fewer rows."""
+        rows, (values,) = self.usable({"": log_probs})
+        weights = np.ones(len(rows)) if self.weights is None else self.weights[rows]
+        groups = None if self.groups is None else self.groups[rows]
+        size = independent_size(self.labels[rows], np.exp(log_softmax(values, axis=1)), groups)
+        return Rows(values, self.labels[rows], weights * (size / weights.sum()), values.shape[1])
+
     def pool(self, found: Mapping[str, np.ndarray], doubt: bool = True) -> Pool:
         """The pool of some members."""
         rows, both = self.usable(found)
@@ -180,7 +189,11 @@ def blended(members: Members, mixture: Mixture, fit: CrossFit, train: int, seed:
             found = held.pool(known | {name: full}, doubt=False).weights
             return bool(found[-1] > SMALL * found.sum())
 
-        if (found := cross_fit(KINDS[name], rows, folds, seed, promising)) is not None:
+        if name == "linear" and rows.sparse is not None:
+            found = cross_fit_sparse(rows, folds, seed, held.evidence)
+        else:
+            found = cross_fit(KINDS[name], rows, folds, seed, promising)
+        if found is not None:
             known[name], models[name] = found.held_out, found.model
     known, pool = pruned(known, held)
     held_out = torch.from_numpy(pool.probs(np.reshape(list(known.values()), (len(known), *held_shape(rows)))))

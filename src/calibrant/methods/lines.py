@@ -3,35 +3,60 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.sparse import csr_array
+from scipy.special import log_softmax
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
+from sklearn.svm import LinearSVC
 
-from calibrant.methods.members import Rows, held_out_loss, scores_of, unseen
+from calibrant.methods.members import (
+    CrossFittedMember,
+    Folds,
+    Rows,
+    cross_fit,
+    held_out_loss,
+    logit_scale,
+    scores_of,
+    unseen,
+)
+from calibrant.posthoc import StructuredMatrix
 
 _NEWTON = 400
 """Up to this many coefficients, Newton's method is used, which needs few steps; above, L-BFGS."""
 
+MANY_CLASSES = 50
+"""With more classes, a full matrix has too many entries to be worth fitting."""
+
 
 @dataclass(frozen=True)
 class Line:
-    """Logits ``x·Wᵀ + b``."""
+    """Logits ``x·Wᵀ + b``, or an affine map of their log-softmax."""
 
     weight: np.ndarray
     bias: np.ndarray
+    link: np.ndarray | None = None
+    """The matrix and the constants of the map, (C, C + 1)."""
 
     def check(self, features: int, n_classes: int) -> None:
         """Raise an error if the arrays have the wrong shape."""
         if self.weight.shape != (n_classes, features) or self.bias.shape != (n_classes,):
             raise ValueError(f"a line must have {features} coefficients for each of {n_classes} classes")
+        if self.link is not None and self.link.shape != (n_classes, n_classes + 1):
+            raise ValueError(f"the link of a line must be an affine map of {n_classes} logits")
 
     def scores(self, inputs: np.ndarray, sparse: csr_array | None = None) -> np.ndarray:
         """Logits, (n, C), of the sparse columns if there are any."""
-        return np.asarray((inputs if sparse is None else sparse) @ self.weight.T + self.bias)
+        logits = np.asarray((inputs if sparse is None else sparse) @ self.weight.T + self.bias)
+        return logits if self.link is None else linked(logits, self.link)
+
+
+def linked(logits: np.ndarray, link: np.ndarray) -> np.ndarray:
+    """An affine map of log-probabilities; the last column of the link holds the constants."""
+    return np.asarray(log_softmax(logits, axis=1) @ link[:, :-1].T + link[:, -1])
 
 
 @dataclass(frozen=True)
@@ -86,6 +111,72 @@ class Linear:
     def mean(self, models: Sequence[Line]) -> Line:
         """The linear model with the mean coefficients."""
         return Line(np.mean([m.weight for m in models], axis=0), np.mean([m.bias for m in models], axis=0))
+
+
+@dataclass(frozen=True)
+class Margins:
+    """Linear support vector machines, one for each class against the others; their scores are not logits yet.
+
+    Parameters
+    ----------
+    inverse_penalties : ``C`` of scikit-learn, from strong to weak regularisation. A path ends when the held-out loss
+        rises, with each loss at the best factor for the scores
+    """
+
+    inverse_penalties: tuple[float, ...] = (1e-3, 1e-2, 1e-1)
+
+    def path(self, train: Rows, held: Rows, seed: int) -> LinePath:
+        """Fit with decreasing penalties until the held-out loss rises."""
+        present = np.unique(train.labels)
+        if len(present) < 2:
+            return Linear().path(train, held, seed)
+        losses: list[float] = []
+        lines: list[Line] = []
+        for c in self.inverse_penalties:
+            model = LinearSVC(C=c, random_state=seed)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)  # an unfinished fit is judged by its loss
+                model.fit(train.inputs if train.sparse is None else train.sparse, train.labels, train.sample_weight)
+            lines.append(_line(model.coef_, model.intercept_, present, train))
+            scores = scores_of(lines[-1], held)
+            losses.append(held_out_loss(logit_scale(held._replace(inputs=scores)) * scores, held))
+            if len(losses) > 1 and losses[-1] > losses[-2]:
+                break
+        return LinePath(np.array(losses), tuple(lines))
+
+    def mean(self, models: Sequence[Line]) -> Line:
+        """The linear model with the mean coefficients."""
+        return Linear().mean(models)
+
+
+def cross_fit_sparse(rows: Rows, folds: Folds, seed: int, judged: Callable[[np.ndarray], Rows]) -> CrossFittedMember:
+    """The linear member for sparse columns: the mean of logistic regression and support vector machines.
+
+    Both are cross-fitted. Each gets the factor with the lowest held-out loss. Their mean is then corrected by
+    structured matrix scaling, which is fitted to held-out rows: with many classes, it learns which of them are often
+    confused. With few rows, it is nearly the identity. With more than ``MANY_CLASSES`` classes, it is left out.
+
+    Parameters
+    ----------
+    judged : takes log-probabilities of all rows, and returns those of the held-out rows that may be used, with labels
+        and the weights that these rows have as evidence
+    """
+    members = [cross_fit(kind, rows, folds, seed) for kind in (Linear(), Margins())]
+    weight, bias, held_out = 0.0, 0.0, 0.0
+    for member in members:
+        assert member is not None
+        assert isinstance(member.model, Line)
+        factor = logit_scale(judged(member.held_out)) / len(members)
+        weight, bias = weight + factor * member.model.weight, bias + factor * member.model.bias
+        held_out = held_out + factor * member.held_out
+        place = member.place
+    line = Line(np.asarray(weight), np.asarray(bias))
+    if rows.n_classes <= MANY_CLASSES:
+        sample = judged(np.asarray(held_out))
+        map = StructuredMatrix().fit(sample.inputs, sample.labels, sample.sample_weight)
+        line = Line(line.weight / map.temperature_, line.bias / map.temperature_, map.coefficients_)
+        held_out = linked(held_out / map.temperature_, map.coefficients_)
+    return CrossFittedMember(log_softmax(held_out, axis=1), line, place)
 
 
 def _line(coef: np.ndarray, intercept: np.ndarray, present: np.ndarray, train: Rows) -> Line:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from scipy.optimize import minimize_scalar
 from scipy.sparse import csr_array
 from scipy.special import log_softmax
 
@@ -84,12 +85,14 @@ class CrossFittedMember:
 
 
 Judge = Callable[[np.ndarray, np.ndarray], bool]
+Folds = Sequence[tuple[np.ndarray, np.ndarray]]
+"""Training rows and held-out rows of each fold."""
 
 
 def cross_fit(
     kind: MemberKind,
     rows: Rows,
-    folds: Sequence[tuple[np.ndarray, np.ndarray]],
+    folds: Folds,
     seed: int,
     promising: Judge | None = None,
 ) -> CrossFittedMember | None:
@@ -135,6 +138,16 @@ def held_out_loss(scores: np.ndarray, held: Rows) -> float:
     losses = -log_softmax(scores, axis=1)[np.arange(len(held.labels)), held.labels]
     found = float(np.average(losses, weights=held.sample_weight)) if len(losses) else 0.0
     return found if np.isfinite(found) else float("inf")
+
+
+def logit_scale(held: Rows) -> float:
+    """Return the factor with the lowest loss that turns decision values into logits, within a factor of 100."""
+    scores = held.inputs
+    unit = max(float(np.abs(scores - scores.mean(axis=1, keepdims=True)).mean()), 1e-12)
+    found = minimize_scalar(
+        lambda v: held_out_loss(np.exp(v) / unit * scores, held), bounds=(np.log(0.1), np.log(10.0)), method="bounded"
+    )
+    return float(np.exp(found.x) / unit)
 
 
 def unseen(train: Rows) -> float:

@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from calibrant.bilevel import ColumnL2, Solution
+from calibrant.data.projection import AXES, leading_axes
 from calibrant.methods.crossfit import CrossFit
 from calibrant.methods.fitted import network_module
 from calibrant.methods.part import Part
@@ -26,11 +28,8 @@ SHRINK = 0.02
 """``shrink`` of :class:`calibrant.bilevel.ColumnL2`, times the number of rows."""
 WIDE = 500
 """The largest number of columns or axes that networks use."""
-LEADING = 128
-"""With more, networks use this number of leading principal axes: training is faster and loses little."""
 MOST_SIDE = 2048
-"""Axes are computed only up to this number of rows or columns, whichever is smaller, because the time grows with its
-cube."""
+"""Up to this number of rows or columns, whichever is smaller, all axes are computed; the time grows with its cube."""
 
 
 @dataclass(frozen=True)
@@ -156,12 +155,16 @@ def wide_axes(inputs: Tensor) -> Tensor | None:
 
     Rows are wide if there are more than ``WIDE`` columns, or more columns than rows. An L2 penalty keeps weights within
     the span of the rows. For n < d rows, a network on all axes can therefore represent everything that a network on the
-    columns can, with n inputs instead of d. If there are more than ``WIDE`` axes, only the ``LEADING`` ones are kept.
-    The axes are scaled so that coordinates have a mean square of 1 on average.
+    columns can, with n inputs instead of d. If there are more than ``WIDE`` axes, only the ``AXES`` leading ones are
+    kept: training is faster and loses little. The axes are scaled so that coordinates have a mean square of 1 on
+    average.
     """
     count, columns = inputs.shape
-    if (count >= columns and columns <= WIDE) or min(count, columns) > MOST_SIDE:
+    if count >= columns and columns <= WIDE:
         return None
+    if min(count, columns) > MOST_SIDE:
+        squares, vectors = leading_axes(inputs.cpu().numpy())
+        return torch.from_numpy(vectors / np.sqrt(squares.mean())).to(inputs)
     if count < columns:
         products = inputs.double() @ inputs.double().T
     else:  # piece by piece, so that a large table is not copied as a whole
@@ -169,7 +172,7 @@ def wide_axes(inputs: Tensor) -> Tensor | None:
     values, vectors = torch.linalg.eigh(products)
     kept = values > 1e-10 * values[-1]
     if kept.sum() > WIDE:
-        kept[:-LEADING] = False
+        kept[:-AXES] = False
     if not kept.any():
         return None
     values, vectors = values[kept], vectors[:, kept]

@@ -14,7 +14,7 @@ from calibrant.data.columns import Columns, is_numeric, missing_count, numbers, 
 from calibrant.data.encoder import TableEncoder
 from calibrant.data.encodings import Categorical, Dropped, Numeric
 from calibrant.data.free_text import FreeText
-from calibrant.tables.dates import date_ranges
+from calibrant.tables.dates import date_notes, date_ranges, outside_dates
 from calibrant.tables.grouping import repeated_cases
 from calibrant.tables.reading import Labelled
 
@@ -47,15 +47,17 @@ class TableDescription:
         for name, kind in self.kinds.items():
             head, _, rest = kind.partition(" ")
             by_kind.setdefault(head, []).append(f"{name} {rest}".strip())
-        found = [f"{kind.capitalize()}: {listed(names, 20)}." for kind, names in by_kind.items()]
+        sentences = [f"{kind.capitalize()}: {listed(names, 20)}." for kind, names in by_kind.items()]
         if self.dropped:
             reasons = [f"{name} ({why})" for name, why in self.dropped.items()]
-            found.append(f"Left out: {listed(reasons, 20)}.")
-        return found
+            sentences.append(f"Left out: {listed(reasons, 20)}.")
+        return sentences
 
 
-def describe(table: Labelled, categorical: Sequence[str] = (), text: Sequence[str] = ()) -> TableDescription:
-    """Infer what the columns of the training rows hold."""
+def describe(
+    table: Labelled, categorical: Sequence[str] = (), text: Sequence[str] = (), later: Labelled | None = None
+) -> TableDescription:
+    """Infer what the columns of the training rows hold. Dates of ``later`` test rows are compared with theirs."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # they are in notes_
         try:
@@ -99,6 +101,8 @@ def describe(table: Labelled, categorical: Sequence[str] = (), text: Sequence[st
         if (words := respelled(values))
     ]
     dates = date_ranges(table.columns, [name for name, kind in kinds.items() if kind == "dates"])
+    if later is not None:
+        notes += date_notes(outside_dates(later.columns, dates), dates, len(later), "test row")
     return TableDescription(kinds, dropped, tuple(notes), tuple(encoder.notes_), dates)
 
 
@@ -112,7 +116,7 @@ def respelled(values: Iterable[str]) -> list[str]:
 
 def identifiers(columns: Columns, names: list[str]) -> list[str]:
     """Return integer columns with distinct values that either count the rows or have a name like "id"."""
-    found = []
+    names_of_ids = []
     for name in names:
         column = columns[name]
         if len(column) < FEWEST_FOR_HINTS or not is_numeric(column) or missing_count(column):
@@ -123,8 +127,8 @@ def identifiers(columns: Columns, names: list[str]) -> list[str]:
         # Some numbers are missing from the count, because their rows are in other parts.
         counts = values[-1] - values[0] <= 2 * len(values)
         if counts or _called_id(name):
-            found.append(name)
-    return found
+            names_of_ids.append(name)
+    return names_of_ids
 
 
 def _called_id(name: str) -> bool:
@@ -139,7 +143,7 @@ def leaks(table: Labelled, kinds: dict[str, str]) -> list[str]:
     rows = np.random.default_rng(0).permutation(len(table))[:_SAMPLED]
     codes = np.unique(table.labels[rows], return_inverse=True)[1]
     classes = int(codes.max()) + 1
-    found = []
+    leaking = []
     for name, kind in kinds.items():
         column = table.columns[name][rows]
         try:
@@ -147,12 +151,12 @@ def leaks(table: Labelled, kinds: dict[str, str]) -> list[str]:
         except ValueError:  # a numeric column with typing errors
             continue
         if values is not None and not np.isnan(values).any():
-            told = _runs(values, codes) <= 2 * classes
+            determined = _runs(values, codes) <= 2 * classes
         else:
-            told = _each_tells(texts(column), codes)
-        if told:
-            found.append(name)
-    return found
+            determined = _each_tells(texts(column), codes)
+        if determined:
+            leaking.append(name)
+    return leaking
 
 
 def _runs(values: np.ndarray, codes: np.ndarray) -> float:

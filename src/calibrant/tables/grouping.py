@@ -54,17 +54,17 @@ def repeated_cases(table: Labelled) -> dict[str, int]:
     of one value have equal labels, or equal values in another column, clearly more often than by chance. Without such a
     column, one with another name is found by its structure; see :func:`case_column`.
     """
-    found = {}
+    cases = {}
     for name, column in table.columns.items():
         if not names_case(name) or missing_count(column) or not _few_rows_each(column):
             continue
         groups = _codes(column)
-        rest = (own for key, own in table.columns.items() if key != name)
-        if any(alike(groups, _codes(own)) for own in (table.labels, *rest)):
-            found[name] = int(groups.max()) + 1
-    if not found and (other := case_column(table)) is not None:
-        found[other] = len(set_of(table.columns[other]))
-    return found
+        others = (values for other, values in table.columns.items() if other != name)
+        if any(alike(groups, _codes(values)) for values in (table.labels, *others)):
+            cases[name] = int(groups.max()) + 1
+    if not cases and (other := case_column(table)) is not None:
+        cases[other] = len(set_of(table.columns[other]))
+    return cases
 
 
 def case_column(table: Labelled) -> str | None:
@@ -80,14 +80,15 @@ def case_column(table: Labelled) -> str | None:
     distinct = row_codes(table.frame(list(table.columns)))
     rows = np.arange(len(table)) if distinct is None else np.sort(np.unique(distinct, return_index=True)[1])
     labels = np.unique(table.labels[rows], return_inverse=True)[1]
-    found = {}
+    agreement = {}
     for name in names:
         column = table.columns[name][rows]
         if _few_rows_each(column) and not _has_default(column):
-            ordered = np.unique(numbers(column, name), return_inverse=True)[1] if is_numeric(column) else None
-            found[name] = label_agreement(_codes(column) if ordered is None else ordered, labels, ordered is not None)
-    best = max(found, key=found.__getitem__, default=None)
-    return best if best is not None and found[best] >= STRONG else None
+            ordered = is_numeric(column)
+            groups = np.unique(numbers(column, name), return_inverse=True)[1] if ordered else _codes(column)
+            agreement[name] = label_agreement(groups, labels, ordered)
+    best = max(agreement, key=agreement.__getitem__, default=None)
+    return best if best is not None and agreement[best] >= STRONG else None
 
 
 def label_agreement(groups: np.ndarray, labels: np.ndarray, ordered: bool) -> float:
@@ -164,5 +165,5 @@ def _pairs(codes: np.ndarray) -> float:
 
 def _codes(column: np.ndarray) -> np.ndarray:
     """The distinct values of a column as numbers from 0 on; missing values count as one value."""
-    found: np.ndarray = np.unique(["" if v is None else f"={v}" for v in texts(column)], return_inverse=True)[1]
-    return found
+    codes: np.ndarray = np.unique(["" if v is None else f"={v}" for v in texts(column)], return_inverse=True)[1]
+    return codes

@@ -57,10 +57,10 @@ class TableModel:
     def encoder(self) -> TableEncoder | None:
         """The encoder of text, categories and dates: the classifier's own, or the first step of its pipelines."""
         if hasattr(self.classifier, "encoder_"):
-            found = self.classifier.encoder_
+            encoder = self.classifier.encoder_
         else:
-            found = getattr(self.classifier.estimators_[0], "steps", [(None, None)])[0][1]
-        return found if isinstance(found, TableEncoder) else None
+            encoder = getattr(self.classifier.estimators_[0], "steps", [(None, None)])[0][1]
+        return encoder if isinstance(encoder, TableEncoder) else None
 
     def _encodings(self, *kinds: type) -> list[Any]:
         return [e for e in self.encoder.columns_ if isinstance(e, kinds)] if self.encoder is not None else []
@@ -71,8 +71,8 @@ class TableModel:
 
         Categories that were read as numbers with decimal commas or signs in training are read in the same way again.
         """
-        found = {encoding.name for encoding in self._encodings(Categorical, FreeText)} - self.marks.changed
-        return found | ({self.target} if self.target and self.classifier.classes_.dtype.kind == "U" else set())
+        columns = {encoding.name for encoding in self._encodings(Categorical, FreeText)} - self.marks.changed
+        return columns | ({self.target} if self.target and self.classifier.classes_.dtype.kind == "U" else set())
 
     def probs(self, columns: Columns, file: str) -> np.ndarray:
         """Return class probabilities for the rows of a table."""
@@ -86,13 +86,13 @@ class TableModel:
             )
         if self.encoder is None:
             columns = {name: numbers(columns[name], name) for name in self.features}
-        found: np.ndarray = self.classifier.predict_proba(as_frame(columns, self.features))
-        return found
+        probs: np.ndarray = self.classifier.predict_proba(as_frame(columns, self.features))
+        return probs
 
     def unseen(self, columns: Columns) -> dict[str, list[str]]:
         """Return the categories that are not in the training data, by column."""
-        found = {encoding.name: encoding.unseen(columns[encoding.name]) for encoding in self._encodings(Categorical)}
-        return {name: values for name, values in found.items() if values}
+        unseen = {e.name: e.unseen(columns[e.name]) for e in self._encodings(Categorical)}
+        return {name: values for name, values in unseen.items() if values}
 
     def accepts(self, confidence: np.ndarray) -> np.ndarray | None:
         """Whether each prediction is accepted: all False if no rule was found; None if the model has no rule."""

@@ -55,12 +55,16 @@ def divide(
     test: float | Path = TEST_SHARE,
     seed: int = 0,
     test_overlap: bool = False,
+    aside: bool = False,
 ) -> TableParts:
     """Divide a table, by time if it has times, else stratified by class with groups and copies of a row in one part.
 
     Groups of the test part that are also in other parts, as a file or a time can have them, are an error without
-    ``test_overlap``.
+    ``test_overlap``. ``aside`` sets rows aside to choose the rejection rule: validation rows, whose labels are trusted,
+    else training rows.
     """
+    if test_overlap and "groups" not in table.roles:
+        raise ValueError("--test-overlap must come with --groups, whose overlap it accepts; got no --groups.")
     if len(table) < FEWEST_ROWS:
         raise ValueError(
             f"{table.file} must have at least {FEWEST_ROWS} rows with a label, and some hundreds to be of use; got "
@@ -112,21 +116,22 @@ def divide(
     if table.times is not None or not isinstance(test, float):
         notes += _copied(train, test_rows)
     by_share = {name: share for name, share in (("test", test), ("val", val)) if isinstance(share, float)}
-    return TableParts(train, held["val"], test_rows, (*notes, *_uneven(table, held, by_share)))
+    parts = TableParts(train, held["val"], test_rows, (*notes, *_uneven(table, held, by_share)))
+    return _with_aside(parts, seed) if aside else parts
 
 
-def with_aside(parts: TableParts, seed: int) -> TableParts:
-    """Set rows aside to choose the rejection rule: validation rows, whose labels are trusted, else training rows."""
+def _with_aside(parts: TableParts, seed: int) -> TableParts:
     source = parts.train if parts.val is None else parts.val
     codes = np.unique(source.labels, return_inverse=True)[1]
     groups = None if source.groups is None else np.unique(source.groups, return_inverse=True)[1]
-    if len(source) < 4 or (groups is not None and groups.max() < 1):
+    one_group = groups is not None and groups.max() < 1
+    if len(source) < 4 or one_group:
         raise ValueError(
-            f"{count(len(source), 'row')} of {source.file} are too few to set some aside for choosing when to withhold "
-            "predictions; give more rows."
+            f"{count(len(source), 'row')} of {source.file}{' in one group' if one_group else ''} are too few to set "
+            "some aside for choosing when to withhold predictions; give more rows."
         )
-    own, other = set_apart(codes, FROM_TRAIN if parts.val is None else FROM_VAL, seed, groups)
-    rest, aside = source.take(own), source.take(other)
+    kept, taken = set_apart(codes, FROM_TRAIN if parts.val is None else FROM_VAL, seed, groups)
+    rest, aside = source.take(kept), source.take(taken)
     if parts.val is None:
         return replace(parts, train=rest, aside=aside)
     return replace(parts, val=rest, aside=aside)
@@ -134,11 +139,11 @@ def with_aside(parts: TableParts, seed: int) -> TableParts:
 
 def set_apart(codes: np.ndarray, share: float, seed: int, together: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows to keep and the rows to hold out; every class is among the kept rows."""
-    own, other = hold_out(codes, share, seed=seed, groups=together)
-    lacking = np.isin(codes[other], np.setdiff1d(codes, codes[own]))
+    kept, taken = hold_out(codes, share, seed=seed, groups=together)
+    lacking = np.isin(codes[taken], np.setdiff1d(codes, codes[kept]))
     if together is not None:
-        lacking = np.isin(together[other], together[other[lacking]])
-    return np.sort(np.concatenate([own, other[lacking]])), other[~lacking]
+        lacking = np.isin(together[taken], together[taken[lacking]])
+    return np.sort(np.concatenate([kept, taken[lacking]])), taken[~lacking]
 
 
 def _newest(times: np.ndarray, share: float, table: Labelled) -> tuple[np.ndarray, np.ndarray]:
@@ -185,7 +190,8 @@ def _overlaps(train: Labelled, held: Mapping[str, Labelled | None], accepted: bo
 
 
 def _group_names(part: Labelled) -> set[str]:
-    return {str(name) for name in np.unique(part.groups) if not name.startswith(ALONE)}
+    names = [] if part.groups is None else part.groups.tolist()
+    return {name for name in names if not name.startswith(ALONE)}
 
 
 def _copied(train: Labelled, test: Labelled) -> Iterator[str]:
@@ -208,19 +214,19 @@ def _take(groups: np.ndarray | None, rows: np.ndarray) -> np.ndarray | None:
 def _from_file(path: Path, table: Labelled) -> Labelled:
     """Read the labelled rows of another file, which must have the columns and classes of the table."""
     groups, weight = table.roles.get("groups"), table.roles.get("weight")
-    found = read_labelled(path, table.target, groups=groups, weight=weight, like=table)
+    other = read_labelled(path, table.target, groups=groups, weight=weight, like=table)
     for name in table.columns:
-        need_column(found.columns, name, found.file)
+        need_column(other.columns, name, other.file)
     names = {str(value): value for value in np.unique(table.labels).tolist()}
-    unknown = [name for name in found.classes if name not in names]
+    unknown = [name for name in other.classes if name not in names]
     if unknown:
         raise ValueError(
-            f"{found.file} holds the class {unknown[0]!r} in {table.target!r}, which {table.file} does not have; its "
+            f"{other.file} holds the class {unknown[0]!r} in {table.target!r}, which {table.file} does not have; its "
             f"classes are {listed(names)}. Correct it, or remove these rows."
         )
-    labels = np.array([names[str(value)] for value in found.labels.tolist()], dtype=table.labels.dtype)
-    columns = {name: found.columns[name] for name in table.columns}
-    return replace(found, columns=columns, labels=labels)
+    labels = np.array([names[str(value)] for value in other.labels.tolist()], dtype=table.labels.dtype)
+    columns = {name: other.columns[name] for name in table.columns}
+    return replace(other, columns=columns, labels=labels)
 
 
 def _notes(
@@ -238,7 +244,7 @@ def _notes(
     if test is not None and test.times is not None:
         notes.append(
             f"The test part holds the newest {count(len(test), 'row')}: from {time_text(test.times.min())} on in "
-            f"{test.roles['time']!r}. This column is not an input."
+            f"{test.roles['time']!r}. This column is not an input. Folds of the other rows are drawn at random."
         )
     few = [name for name, rows in train.classes.items() if rows < 5]
     if few:
@@ -261,7 +267,7 @@ def _uneven(table: Labelled, held: Mapping[str, Labelled | None], shares: Mappin
         if wanted and not 0.5 <= len(part) / wanted <= 2:
             size = f"{count(len(part), 'row')} of {len(table):,}, not about {wanted:.0f}"
             yield f"The {name} part has {size}, because {why}. {repair}"
-        lacking = [own for own in table.classes if own not in part.classes]
+        lacking = [label for label in table.classes if label not in part.classes]
         if len(part.classes) == 1:
             only = f"one class only, {next(iter(part.classes))!r}"
             yield f"The {name} part has {only}, so it cannot show how well classes are told apart. {repair}"

@@ -6,7 +6,7 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -20,7 +20,7 @@ from calibrant.data.columns import Columns, each, is_missing
 from calibrant.data.labels import as_labels
 from calibrant.data.number_reader import NumberReader
 from calibrant.data.table_chunks import read_chunks
-from calibrant.data.text_tables import need_pandas
+from calibrant.data.text_tables import need_pandas, need_pyarrow
 from calibrant.metrics.streaming import StreamingECE
 from calibrant.tables.dates import date_notes, outside_dates
 from calibrant.tables.model import TableModel, load_model
@@ -103,44 +103,44 @@ def predict(
     Summary
         The number of predictions, and their scores if the table has labels.
     """
-    own = model if isinstance(model, TableModel) else load_model(model)
+    loaded = model if isinstance(model, TableModel) else load_model(model)
     table = Path(table)
     if isinstance(out, str | os.PathLike) and table.exists() and Path(out).exists() and os.path.samefile(table, out):
         raise ValueError(f"The output file must not be the table itself, which would be lost; got {out} for both.")
     rule = None
     if set_coverage is not None:
-        if not hasattr(own.classifier, "set_rule"):
+        if not hasattr(loaded.classifier, "set_rule"):
             raise ValueError(
                 "Prediction sets need a cross-fitted classifier; train with --method self-calibrated instead of "
-                f"{own.about.get('method', type(own.classifier).__name__)}."
+                f"{loaded.about.get('method', type(loaded.classifier).__name__)}."
             )
-        rule = own.classifier.set_rule(check_fraction(set_coverage, "--set-coverage"))
-    summary, errors = Summary(withheld=None if own.rule is None else 0), StreamingECE()
+        rule = loaded.classifier.set_rule(check_fraction(set_coverage, "--set-coverage"))
+    summary, errors = Summary(withheld=None if loaded.rule is None else 0), StreamingECE()
     seen: dict[str, None] = {}
     unseen: dict[str, dict[str, None]] = {}
-    date_ranges, outside = own.about.get("dates", {}), Counter[str]()
-    reader = NumberReader(table.name, own.marks, {*own.features, *([own.target] if own.target else [])})
+    date_ranges, outside = loaded.about.get("dates", {}), Counter[str]()
+    reader = NumberReader(table.name, loaded.marks, {*loaded.features, *([loaded.target] if loaded.target else [])})
     with _written(out) as put:
-        for columns in read_chunks(table, chunk, text=own.text_columns, reader=reader):
+        for columns in read_chunks(table, chunk, text=loaded.text_columns, reader=reader):
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", UserWarning)
-                probs = own.probs(columns, table.name)
+                probs = loaded.probs(columns, table.name)
             seen |= dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning))
-            for name, values in own.unseen(columns).items():
+            for name, values in loaded.unseen(columns).items():
                 unseen.setdefault(name, {}).update(dict.fromkeys(values[:SHOWN]))
             outside.update(outside_dates(columns, date_ranges))
-            found = prediction_columns(own, probs)
+            output = prediction_columns(loaded, probs)
             if rule is not None:
-                found["set"] = _sets(own.classes, rule.apply(probs))
-            if score and own.target in columns:
-                _add_scores(summary, errors, own, columns, found, probs, table.name)
-            found = {"row": summary.rows + 1 + np.arange(len(probs)), **found}
-            if summary.labelled and own.target is not None:
-                summary.labels = _copied_name(own.target, found)
-            put(_kept(columns, keep, table.name, found))
+                output["set"] = _sets(loaded.classes, rule.apply(probs))
+            if score and loaded.target in columns:
+                _add_scores(summary, errors, loaded, columns, output, probs, table.name)
+            output = {"row": summary.rows + 1 + np.arange(len(probs)), **output}
+            if summary.labelled and loaded.target is not None:
+                summary.labels = _copied_name(loaded.target, output)
+            put(_kept(columns, keep, table.name, output))
             summary.rows += len(probs)
             if summary.withheld is not None:
-                summary.withheld += int(found["withheld"].sum())
+                summary.withheld += int(output["withheld"].sum())
     if summary.labelled:
         summary.ece = errors.compute()
     summary.notes += [*reader.remarks, *seen]
@@ -152,16 +152,16 @@ def predict(
     return summary
 
 
-def _kept(columns: Columns, keep: Sequence[str], file: str, found: dict[str, Any]) -> dict[str, Any]:
+def _kept(columns: Columns, keep: Sequence[str], file: str, output: dict[str, Any]) -> dict[str, Any]:
     """Insert copied columns behind the row number; one with the name of another output is called "name (table)"."""
     for name in keep:
         need_column(columns, name, file)
-    copied = {_copied_name(name, found): columns[name] for name in keep}
-    return {"row": found["row"], **copied, **found}
+    copied = {_copied_name(name, output): columns[name] for name in keep}
+    return {"row": output["row"], **copied, **output}
 
 
-def _copied_name(name: str, found: Collection[str]) -> str:
-    return f"{name} (table)" if name in found else name
+def _copied_name(name: str, output: Collection[str]) -> str:
+    return f"{name} (table)" if name in output else name
 
 
 def _sets(classes: list[str], members: np.ndarray) -> np.ndarray:
@@ -174,17 +174,17 @@ def _add_scores(
     errors: StreamingECE,
     model: TableModel,
     columns: Columns,
-    found: dict[str, Any],
+    output: dict[str, Any],
     probs: np.ndarray,
     file: str,
 ) -> None:
     """Count the correct predictions among the rows that have a label."""
     assert model.target is not None
     column = columns[model.target]
-    known = np.flatnonzero(~np.array(each(is_missing, column), dtype=bool))
-    if not len(known):
+    labelled_rows = np.flatnonzero(~np.array(each(is_missing, column), dtype=bool))
+    if not len(labelled_rows):
         return
-    labels = [str(value) for value in as_labels(column[known], name=model.target).tolist()]
+    labels = [str(value) for value in as_labels(column[labelled_rows], name=model.target).tolist()]
     place = {name: k for k, name in enumerate(model.classes)}
     if unknown := [label for label in labels if label not in place]:
         raise ValueError(
@@ -192,11 +192,11 @@ def _add_scores(
             f"{listed(model.classes)}. Correct it, or predict without comparing (--no-score)."
         )
     codes = np.array([place[label] for label in labels])
-    correct = probs[known].argmax(axis=1) == codes
-    errors.update(confidence=found["confidence"][known], correct=correct)
-    summary.labelled += len(known)
+    correct = probs[labelled_rows].argmax(axis=1) == codes
+    errors.update(confidence=output["confidence"][labelled_rows], correct=correct)
+    summary.labelled += len(labelled_rows)
     summary.correct += int(correct.sum())
-    kept = ~found["withheld"][known] if "withheld" in found else np.ones(len(known), dtype=bool)
+    kept = ~output["withheld"][labelled_rows] if "withheld" in output else np.ones(len(labelled_rows), dtype=bool)
     summary.kept += int(kept.sum())
     summary.kept_correct += int(correct[kept].sum())
 
@@ -221,36 +221,28 @@ def _written(out: str | os.PathLike[str] | TextIO) -> Iterator[Put]:
 
 
 def _csv(pd: Any, stream: TextIO, separator: str) -> Put:
-    header = [True]
+    header = True
 
     def put(columns: dict[str, Any]) -> None:
+        nonlocal header
         frame = pd.DataFrame(columns)
-        frame.to_csv(stream, index=False, header=header[0], sep=separator, float_format=DIGITS, lineterminator="\n")
-        header[0] = False
+        frame.to_csv(stream, index=False, header=header, sep=separator, float_format=DIGITS, lineterminator="\n")
+        header = False
 
     return put
 
 
 @contextmanager
 def _parquet(pd: Any, path: Path) -> Iterator[Put]:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise ImportError(
-            "Writing Parquet files needs pyarrow. Install it with: pip install 'calibrant[tables]'."
-        ) from None
-    writer: list[Any] = []
+    pyarrow = need_pyarrow()
+    writer: Any = None
+    with ExitStack() as stack:
 
-    def put(columns: dict[str, Any]) -> None:
-        table = pyarrow.Table.from_pandas(pd.DataFrame(columns), preserve_index=False)
-        if not writer:
-            writer.append(parquet.ParquetWriter(path, table.schema))
-        # A copied column can have another type in a later piece.
-        writer[0].write_table(table.cast(writer[0].schema))
+        def put(columns: dict[str, Any]) -> None:
+            nonlocal writer
+            table = pyarrow.Table.from_pandas(pd.DataFrame(columns), preserve_index=False)
+            if writer is None:
+                writer = stack.enter_context(pyarrow.parquet.ParquetWriter(path, table.schema))
+            writer.write_table(table.cast(writer.schema))  # a copied column can have another type in a later piece
 
-    try:
         yield put
-    finally:
-        for one in writer:
-            one.close()

@@ -117,12 +117,12 @@ def read_labelled(
         raise ValueError(f"{target!r} is the column to predict; leave it out of --drop.")
     if use := next((use for use, name in roles.items() if name == target), None):
         raise ValueError(f"{target!r} is the column to predict; name another column for the {use}.")
-    known = ~np.array(each(is_missing, columns[target]), dtype=bool)
-    labels = _labels(columns[target], known, target, path.name)
-    kept = {n: c[known] for n, c in columns.items() if n not in {target, *roles.values(), *drop}}
+    labelled = ~np.array(each(is_missing, columns[target]), dtype=bool)
+    labels = _labels(columns[target], labelled, target, path.name)
+    kept = {n: c[labelled] for n, c in columns.items() if n not in {target, *roles.values(), *drop}}
     if not kept:
         raise ValueError(f"{path.name} has no column besides {target!r} to predict it from; add some.")
-    group_names = None if groups is None else _groups(columns[groups][known])
+    group_names = None if groups is None else _groups(columns[groups][labelled])
     if like is None and group_names is not None and len(np.unique(group_names)) < 2:
         raise ValueError(f"Column {groups!r} of {path.name} holds one group only; leave --groups out.")
     table = Labelled(
@@ -130,12 +130,12 @@ def read_labelled(
         target,
         kept,
         labels,
-        np.flatnonzero(known) + 1,
+        np.flatnonzero(labelled) + 1,
         group_names,
-        None if time is None else _times(columns[time][known], time, path.name),
-        None if weight is None else _weights(columns[weight][known], weight, path.name),
+        None if time is None else _times(columns[time][labelled], time, path.name),
+        None if weight is None else _weights(columns[weight][labelled], weight, path.name),
         roles,
-        int((~known).sum()),
+        int((~labelled).sum()),
         reader.found,
         tuple(reader.remarks),
     )
@@ -155,12 +155,12 @@ def need_column(columns: Collection[str], name: str, file: str) -> None:
     raise ValueError(f"{file} has no column {name!r}. {hint}")
 
 
-def similar(name: str, known: Collection[str]) -> str:
+def similar(name: str, columns: Collection[str]) -> str:
     """Return similar names in quotes; an empty string if there are none."""
-    by_lower = {own.lower().strip(): own for own in known}
+    by_lower = {column.lower().strip(): column for column in columns}
     wanted = name.lower().strip()
-    found = [wanted] if wanted in by_lower else get_close_matches(wanted, by_lower, n=3, cutoff=0.7)
-    return " or ".join(repr(by_lower[own]) for own in found)
+    matches = [wanted] if wanted in by_lower else get_close_matches(wanted, by_lower, n=3, cutoff=0.7)
+    return " or ".join(repr(by_lower[column]) for column in matches)
 
 
 def check_classes(labels: np.ndarray, target: str, file: str) -> None:
@@ -180,15 +180,15 @@ def check_classes(labels: np.ndarray, target: str, file: str) -> None:
         )
 
 
-def _labels(column: np.ndarray, known: np.ndarray, target: str, file: str) -> np.ndarray:
-    absent = int((~known).sum())
-    if absent > MOST_UNLABELLED * len(known):
+def _labels(column: np.ndarray, labelled: np.ndarray, target: str, file: str) -> np.ndarray:
+    absent = int((~labelled).sum())
+    if absent > MOST_UNLABELLED * len(labelled):
         raise ValueError(
-            f"{absent:,} of the {len(known):,} rows of {file} have no value in {target!r}. Name another column, or "
+            f"{absent:,} of the {len(labelled):,} rows of {file} have no value in {target!r}. Name another column, or "
             "remove the rows without a label. Empty, NA, None and ? count as missing; give a class with such a name "
             "another one."
         )
-    present = column[known]
+    present = column[labelled]
     if len(present) < 2:
         raise ValueError(f"{file} has one row with a label; give a table with some hundreds of rows.")
     values = [] if present.dtype.kind not in "fO" or not is_numeric(present) else present.astype(float)

@@ -29,8 +29,8 @@ def prediction_columns(model: TableModel, probs: np.ndarray) -> dict[str, np.nda
 
 def write_predictions(path: Path, model: TableModel, test: Labelled, probs: np.ndarray) -> None:
     """Write the held-out rows: row number, label and prediction."""
-    known = {"row": test.numbers, "label": np.array([str(v) for v in test.labels.tolist()], dtype=object)}
-    _write(path, known | prediction_columns(model, probs))
+    labels = np.array([str(v) for v in test.labels.tolist()], dtype=object)
+    _write(path, {"row": test.numbers, "label": labels} | prediction_columns(model, probs))
 
 
 def suspects(model: TableModel, train: Labelled) -> list[dict[str, Any]]:
@@ -40,30 +40,30 @@ def suspects(model: TableModel, train: Labelled) -> list[dict[str, Any]]:
         return []
     probs = _unseen_probs(model, train, rows)
     classes, labels = model.classes, [str(v) for v in train.labels[rows].tolist()]
-    found = []
-    for row, score, label, own in zip(rows.tolist(), scores.tolist(), labels, probs, strict=True):
-        likely = classes[int(own.argmax())]
+    doubted = []
+    for row, score, label, row_probs in zip(rows.tolist(), scores.tolist(), labels, probs, strict=True):
+        likely = classes[int(row_probs.argmax())]
         if likely != label:
-            about = {"row": int(train.numbers[row]), "label": label, "likely": likely}
-            found.append({**about, "suspicion": score, "probability_of_label": float(own[classes.index(label)])})
-    return found
+            about = {"row": int(train.numbers[row]), "label": label, "likely": likely, "suspicion": score}
+            doubted.append(about | {"probability_of_label": float(row_probs[classes.index(label)])})
+    return doubted
 
 
 def _unseen_probs(model: TableModel, train: Labelled, rows: np.ndarray) -> np.ndarray:
     """Return out-of-fold probabilities of the rows if there are any, else the model's predictions."""
-    known = getattr(model.classifier, "oof_proba_", None)
-    if known is not None and np.isfinite(known[rows]).all():
-        return np.asarray(known[rows])
+    out_of_fold = getattr(model.classifier, "oof_proba_", None)
+    if out_of_fold is not None and np.isfinite(out_of_fold[rows]).all():
+        return np.asarray(out_of_fold[rows])
     return model.probs({name: column[rows] for name, column in train.columns.items()}, train.file)
 
 
-def write_suspects(path: Path, found: list[dict[str, Any]], train: Labelled, *, rows: bool) -> None:
+def write_suspects(path: Path, entries: list[dict[str, Any]], train: Labelled, *, rows: bool) -> None:
     """Write the suspects; with the values of their rows if `rows` is True."""
     names = ("row", "label", "likely", "suspicion", "probability_of_label")
-    columns: dict[str, Any] = {name: [entry[name] for entry in found] for name in names}
+    columns: dict[str, Any] = {name: [entry[name] for entry in entries] for name in names}
     if rows:
         place = {number: k for k, number in enumerate(train.numbers.tolist())}
-        index = np.array([place[entry["row"]] for entry in found], dtype=int)
+        index = np.array([place[entry["row"]] for entry in entries], dtype=int)
         for name, column in train.columns.items():
             columns[name if name not in names else f"{name} (table)"] = column[index]
     _write(path, columns)

@@ -12,7 +12,7 @@ from calibrant.experiments.meta_reg.data import DATASETS
 from calibrant.experiments.meta_reg.groups import RunGroup, groups
 from calibrant.experiments.meta_reg.measured_claims import MISSING, measured
 from calibrant.experiments.meta_reg.noisy import has_noisy_labels, noisy_groups, noisy_table, noisy_targets
-from calibrant.experiments.meta_reg.paper import paper, printed
+from calibrant.experiments.meta_reg.paper import paper
 from calibrant.experiments.meta_reg.searched import CAPTION, best, rows, searches, without_searches
 from calibrant.experiments.meta_reg.searched import HEADINGS as SEARCH_HEADINGS
 from calibrant.experiments.meta_reg.targets import TARGETS, judged, targets
@@ -132,8 +132,8 @@ def to_terminal(results: Results) -> str:
     group, *others = found
     theirs = tables.printed_for(group)
     lowest = min(group.methods, key=lambda method: fmean(group.values(method, "ece")))
-    printed_lowest = min(paper()["table1"][theirs], key=lambda method: printed(theirs, method, "ece"))
-    sentence = f"Lowest mean ECE: {lowest}; in the paper: {printed_lowest}."
+    in_paper = {method: row["ece"][0] for method, row in paper()["table1"][theirs].items()}
+    sentence = f"Lowest mean ECE: {lowest}; in the paper: {min(in_paper, key=in_paper.__getitem__)}."
     if theirs != group.dataset:
         sentence += f" The paper's values are for {DATASETS[theirs].title}: compare the order, not the numbers."
     if not judged([group]) and not has_noisy_labels(group.dataset):
