@@ -22,7 +22,7 @@ Records = Mapping[str, Mapping[str, Any]]
 
 def table() -> str:
     """All readings, each paper's row above them; a reading without a run is shown as not run."""
-    records = _records()
+    records = by_method()
     rows: list[list[object]] = []
     for method, number in PRINTED.items():
         error, nll, ece = (_said(method, metric, number) for metric in ("error", "nll", "ece"))
@@ -47,7 +47,8 @@ def base_of(name: str) -> str:
     return name.partition("-code")[0].partition("-text")[0]
 
 
-def _records() -> Records:
+def by_method() -> Records:
+    """The stored runs by the id of the reading."""
     return {record["method"]: record for record in stored("readings").records}
 
 
@@ -71,7 +72,7 @@ def _percent(value: float | None) -> float | None:
 
 def sentences() -> list[str]:
     """Which reading comes nearest to the paper, and which of its statements the runs do not bear out."""
-    records = _records()
+    records = by_method()
     (epochs,) = {r["epochs"] for r in records.values()}
     found = [*_nearest(records, epochs), *_terms(records)]
     if "ce-code" in records and "focal-code" in records:

@@ -22,7 +22,7 @@ def made(monkeypatch):
         record("flg-dece-code", 0.06, 0.01, 1.4),
         record("focal-code", 0.058, 0.03),
     ]
-    monkeypatch.setattr(readings, "_records", lambda: {r["method"]: r for r in found})
+    monkeypatch.setattr(readings, "by_method", lambda: {r["method"]: r for r in found})
 
 
 def test_every_reading_has_a_row(made):
