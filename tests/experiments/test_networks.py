@@ -22,8 +22,8 @@ from calibrant.report import read_results
 def brief(monkeypatch):
     """Few samples, epochs and steps."""
     monkeypatch.setattr(tasks, "COUNTS", dict.fromkeys(tasks.COUNTS, (90, 60, 50)))
-    monkeypatch.setattr(study, "EPOCHS", {"scratch": 2, "large": 2, "tuned": 2})
-    monkeypatch.setattr(study, "REPEATS", {"scratch": 1, "large": 1, "tuned": 2})
+    monkeypatch.setattr(study, "EPOCHS", {"scratch": 2, "tuned": 2})
+    monkeypatch.setattr(study, "REPEATS", {"scratch": 1, "tuned": 2})
     monkeypatch.setattr(study, "SOURCE_STEPS", 4)
 
 
@@ -37,14 +37,12 @@ def test_the_command_goes_on_and_makes_the_report_again(brief, tmp_path, capsys)
     assert [(r["start"], r["seed"]) for r in results.records] == [
         ("scratch", 0),
         ("scratch", 1),
-        ("large", 0),
-        ("large", 1),
         ("tuned", 0),
         ("tuned", 1),
     ]
     for record in results.records:
         assert all(1 <= count <= 3 for count in record["networks"])
-        assert len(record["fit"]["nll_of_repeats"]) == {"scratch": 1, "large": 1, "tuned": 2}[record["start"]]
+        assert len(record["fit"]["nll_of_repeats"]) == {"scratch": 1, "tuned": 2}[record["start"]]
         assert record["fit"]["nll"] == pytest.approx(np.mean(record["fit"]["nll_of_repeats"]), rel=1e-5)
         assert record["plain"]["seconds"] == pytest.approx(record["fit"]["seconds"], rel=0.5, abs=0.5)
     begin = time.perf_counter()

@@ -13,7 +13,7 @@ from calibrant.methods.confidence_map import WithConfidenceMap
 from calibrant.methods.default import NEW, PLAIN, TUNED
 from calibrant.methods.loaded import as_part
 from calibrant.methods.newness import is_new, is_pretrained
-from calibrant.methods.recipes import RECIPES
+from calibrant.methods.recipes import RECIPES, recipe_for
 from calibrant.methods.task import Unchanged
 from calibrant.methods.varied_rates import VariedRates
 from calibrant.metrics import nll
@@ -111,8 +111,8 @@ def test_large_data_get_one_network_with_or_without_a_head():
     large = Task(part(5000), part(10), 2)
     frozen = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     frozen[0].weight.requires_grad_(False)
-    for net, kind in ((NoHead(), "perceptron"), (frozen, "pretrained")):
-        assert default_method(net, large) == WithConfidenceMap(RECIPES[kind])
+    for net in (NoHead(), frozen):
+        assert default_method(net, large) == WithConfidenceMap(recipe_for(net))
 
 
 class Recurrent(nn.Module):

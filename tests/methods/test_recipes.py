@@ -14,7 +14,7 @@ from calibrant.bilevel import SGD, Adam, AdamW, Bilevel, NonFiniteError, Plain, 
 from calibrant.methods import Part, Task
 from calibrant.methods.averaged import LOOKS, AveragedNetwork, BestAverage, Divergence, per_sample
 from calibrant.methods.default import story_of
-from calibrant.methods.recipes import RECIPES, as_optimizer, kind_of
+from calibrant.methods.recipes import RECIPES, SMALL_RECIPES, as_optimizer, kind_of, recipe_for
 
 
 def rows(count, seed=0):
@@ -74,12 +74,26 @@ def test_the_kind_of_a_network_and_of_a_trained_one(kind):
         assert kind_of(net, pretrained=False) == kind
 
 
+def test_the_rate_depends_on_the_number_of_trainable_parameters():
+    net = nn.Sequential(nn.Conv2d(1, 400, 3), nn.BatchNorm2d(400), nn.Flatten(), nn.Linear(400, 400))
+    assert recipe_for(net) == RECIPES["convolution"]
+    assert recipe_for(conv()) == SMALL_RECIPES["convolution"]
+    net[1](torch.randn(2, 400, 3, 3))
+    assert recipe_for(net).optimizer == RECIPES["convolution"].optimizer
+    assert recipe_for(net).kind.startswith("pretrained convolutional")
+    assert recipe_for(net, pretrained=True) == RECIPES["pretrained"]
+    net[3] = nn.Linear(400, 3000)
+    assert recipe_for(net) == RECIPES["pretrained"]
+    net[3].weight.requires_grad_(False)
+    assert recipe_for(net).optimizer == RECIPES["convolution"].optimizer
+
+
 def test_the_result_says_what_was_taken_and_why(capsys):
     result = calibrant.fit(perceptron(), rows(4100), rows(200, 1), epochs=1, verbose=True)
-    told = "perceptron: AdamW, one cycle up to 0.003"
+    told = "perceptron: AdamW, one cycle up to 0.004"
     assert result.extras["method"] == told
     assert told in capsys.readouterr().err
-    assert story_of(RECIPES["convolution"]) == "convolutional network with BatchNorm: SGD, one cycle up to 0.1"
+    assert story_of(RECIPES["convolution"], conv()) == "convolutional network with BatchNorm: SGD, one cycle up to 0.1"
 
 
 def test_the_validation_part_is_evaluated_at_most_twenty_times(monkeypatch):

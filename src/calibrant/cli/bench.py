@@ -138,7 +138,7 @@ def bench_networks(
     only: Annotated[
         list[str] | None, typer.Option(help="Some of digits, languages, reviews and table; default: all.")
     ] = None,
-    starts: Annotated[list[str] | None, typer.Option(help="scratch, large or tuned; default: all.")] = None,
+    starts: Annotated[list[str] | None, typer.Option(help="scratch or tuned; default: all.")] = None,
     out: Out = Path("out/networks"),
     jobs: Jobs = None,
     fresh: Fresh = False,
@@ -146,6 +146,6 @@ def bench_networks(
 ) -> None:
     """Compare `calibrant.fit` with plain training in the same time, on a CNN, LSTM, transformer and tabular network.
 
-    Each network is trained from scratch on few and on 8,000 samples, and fine-tuned after a related task. The report
+    Each network is trained from scratch on few samples, and fine-tuned after a related task. The report
     has paired differences of NLL.
     """

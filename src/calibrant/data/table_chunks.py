@@ -14,7 +14,7 @@ from calibrant.data.columns import Columns
 from calibrant.data.number_reader import NumberReader
 from calibrant.data.tables import check_file, file_kind, find_encoding, frame_columns, read_typed
 from calibrant.data.text_encodings import UTF8
-from calibrant.data.text_tables import read_text, separator
+from calibrant.data.text_tables import need_pyarrow, read_text, separator
 
 
 def read_chunks(
@@ -49,16 +49,10 @@ def read_chunks(
 
 
 def _parquet(path: Path, rows: int, packed: bool) -> Iterator[Any]:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise ImportError(
-            "Reading Parquet files needs pyarrow. Install it with: pip install 'calibrant[tables]'."
-        ) from None
+    pyarrow = need_pyarrow()
     try:
         source: Any = io.BytesIO(gzip.decompress(path.read_bytes())) if packed else path
-        with parquet.ParquetFile(source) as file:
+        with pyarrow.parquet.ParquetFile(source) as file:
             for batch in file.iter_batches(batch_size=rows):
                 if batch.num_rows:
                     yield batch.to_pandas()

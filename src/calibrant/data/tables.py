@@ -18,7 +18,7 @@ from calibrant.data.labels import as_labels
 from calibrant.data.number_reader import NumberReader
 from calibrant.data.table_forms import as_columns
 from calibrant.data.text_encodings import UTF8, Open, encoding_note, text_encoding
-from calibrant.data.text_tables import MISSING, need_pandas, read_text, separator
+from calibrant.data.text_tables import MISSING, need_pandas, need_pyarrow, read_text, separator
 
 TARGET_NAMES = ("target", "class", "label", "y")
 NAMELESS = ("Unnamed: 0", "__index_level_0__", "")
@@ -148,12 +148,9 @@ def _read_frame(path: Path, reader: NumberReader | None) -> Any:
     except (gzip.BadGzipFile, EOFError):
         raise ValueError(f"{path.name} ends in .gz, but it is not a complete gzip file. Compress it again.") from None
     if kind == ".parquet":
+        need_pyarrow()
         try:
             frame = pd.read_parquet(io.BytesIO(content))
-        except ImportError:
-            raise ImportError(
-                "Reading Parquet files needs pyarrow. Install it with: pip install 'calibrant[tables]'."
-            ) from None
         except (ValueError, OSError) as error:  # those of pyarrow are of both kinds
             reason = str(error).strip().partition("\n")[0].rstrip(".")
             raise ValueError(

@@ -26,6 +26,15 @@ def need_pandas() -> Any:
     return pandas
 
 
+def need_pyarrow() -> Any:
+    """The module pyarrow with its submodule parquet, or an error that says how to install it."""
+    try:
+        import pyarrow.parquet
+    except ImportError:
+        raise ImportError("Parquet files need pyarrow. Install it with: pip install 'calibrant[tables]'.") from None
+    return pyarrow
+
+
 def read_text(
     file: str,
     content: bytes,

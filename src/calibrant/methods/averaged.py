@@ -111,6 +111,12 @@ class AveragedNetwork(Method):
             told if math.isnan(self.rate) else f"{told}{' up to' if course == 'one-cycle' else ' from'} {self.rate:g}"
         )
 
+    def uses_bfloat16(self, model: nn.Module) -> bool:
+        """Whether a network is trained in bfloat16, if it allows that."""
+        first = next(model.parameters())
+        fast = self.precision == "auto" and first.is_cuda and first.dtype == torch.float32
+        return fast and torch.cuda.is_bf16_supported()
+
     def data(self, task: Task) -> dict[str, Any]:
         return streams(task, self.batch_size, val=False)
 
@@ -120,8 +126,7 @@ class AveragedNetwork(Method):
         def posed(**precision: Any) -> Bilevel:
             return Bilevel(model, **self.data(task), inner_loss=inner, seed=task.seed, **precision)
 
-        first = next(model.parameters())
-        if self.precision == "auto" and first.is_cuda and torch.cuda.is_bf16_supported():
+        if self.uses_bfloat16(model):
             for lost, settings in (("", {"channels_last": True}), ("the channels-last format", {})):
                 try:
                     found = posed(autocast=torch.bfloat16, **settings)

@@ -203,7 +203,7 @@ def fit(
     wanted = with_settings(
         chosen(method, task, networks, calibration, pretrained), {k: v for k, v in settings.items() if v is not None}
     )
-    story = story_of(wanted) if method is None else ""
+    story = story_of(wanted, given) if method is None else ""
     if verbose and story:
         print(story, file=sys.stderr)
     if compile != "inductor" and not is_own(given):

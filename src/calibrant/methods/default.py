@@ -91,12 +91,13 @@ def calibrated(base: Method, calibration: Calibration) -> Method:
     return WithConfidenceMap(base) if calibration == "auto" else WithConfidenceMap(base, hidden=0)
 
 
-def story_of(method: Method) -> str:
+def story_of(method: Method, module: nn.Module) -> str:
     """What a default method trains and why, in one line."""
     if isinstance(method, WithConfidenceMap):
-        return story_of(method.base)
+        return story_of(method.base, module)
     if isinstance(method, AveragedNetwork):
-        return f"{method.kind}: {method.story}" if method.kind else method.story
+        told = f"{method.kind}: {method.story}" if method.kind else method.story
+        return f"{told}, bfloat16" if method.uses_bfloat16(module) else told
     if isinstance(method, VariedRates):
         first = "searched learning rates" if not method.base.kind else f"learning rates around {method.base.rate:g}"
         return f"{'few samples' if not method.base.kind else method.base.kind}: {method.members} networks, {first}"

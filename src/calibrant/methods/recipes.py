@@ -14,6 +14,7 @@ perceptron  everything else: perceptrons on tables or embeddings, convolutions w
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -36,19 +37,37 @@ RECIPES: dict[Kind, AveragedNetwork] = {
     "convolution": _recipe(
         "convolutional network with BatchNorm", SGD(0.1, momentum=0.9, nesterov=True, weight_decay=5e-4)
     ),
-    "transformer": _recipe("transformer", AdamW(1e-3, weight_decay=0.05, decay_on="weights", clip_norm=1.0)),
-    "recurrent": _recipe("recurrent network", AdamW(3e-3, weight_decay=0.01, decay_on="weights", clip_norm=1.0)),
-    "perceptron": _recipe("perceptron", AdamW(3e-3, weight_decay=0.05, decay_on="weights")),
+    "transformer": _recipe("transformer", AdamW(1e-3, weight_decay=0.2, decay_on="weights", clip_norm=1.0)),
+    "recurrent": _recipe("recurrent network", AdamW(3e-3, weight_decay=0.2, decay_on="weights", clip_norm=1.0)),
+    "perceptron": _recipe("perceptron", AdamW(4e-3, weight_decay=0.2, decay_on="weights")),
     "pretrained": _recipe(
         "pretrained network", AdamW(1e-4, weight_decay=0.01, decay_on="weights", clip_norm=1.0), steps=400, passes=4
     ),
 }
 """One row for each kind. Learning rates are for batches of about 128 samples."""
+SMALL_RECIPES: dict[Kind, AveragedNetwork] = {
+    "convolution": _recipe(
+        "small convolutional network with BatchNorm", SGD(0.3, momentum=0.9, nesterov=True, weight_decay=5e-4)
+    ),
+    "transformer": _recipe("small transformer", AdamW(6e-3, weight_decay=0.5, decay_on="weights", clip_norm=1.0)),
+    "recurrent": _recipe("small recurrent network", AdamW(1e-2, weight_decay=0.2, decay_on="weights", clip_norm=1.0)),
+}
+"""Small networks bear higher rates, and need them in a short run."""
+SMALL, LARGE = 100_000, 1_000_000
+"""Trainable parameters below which a network is small, and above which a pretrained network needs low rates."""
 
 
 def recipe_for(module: nn.Module, pretrained: bool | None = None) -> AveragedNetwork:
-    """The recipe for a network. ``pretrained`` overrides :func:`is_pretrained`."""
-    return RECIPES[kind_of(module, pretrained)]
+    """The recipe for a network. ``pretrained`` overrides :func:`is_pretrained`.
+
+    A network that looks pretrained, but has at most a million trainable parameters, gets the recipe of its
+    architecture: thousands of samples tell such a network more than its start.
+    """
+    kind, count = kind_of(module, pretrained), sum(p.numel() for p in module.parameters() if p.requires_grad)
+    if kind == "pretrained" and pretrained is None and count <= LARGE:
+        row = RECIPES[kind_of(module, pretrained=False)]
+        return replace(row, kind=f"pretrained {row.kind} with at most a million trainable parameters")
+    return SMALL_RECIPES.get(kind, RECIPES[kind]) if count < SMALL else RECIPES[kind]
 
 
 def kind_of(module: nn.Module, pretrained: bool | None = None) -> Kind:

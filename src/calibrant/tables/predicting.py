@@ -6,7 +6,7 @@ import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -20,7 +20,7 @@ from calibrant.data.columns import Columns, each, is_missing
 from calibrant.data.labels import as_labels
 from calibrant.data.number_reader import NumberReader
 from calibrant.data.table_chunks import read_chunks
-from calibrant.data.text_tables import need_pandas
+from calibrant.data.text_tables import need_pandas, need_pyarrow
 from calibrant.metrics.streaming import StreamingECE
 from calibrant.tables.dates import date_notes, outside_dates
 from calibrant.tables.model import TableModel, load_model
@@ -221,36 +221,28 @@ def _written(out: str | os.PathLike[str] | TextIO) -> Iterator[Put]:
 
 
 def _csv(pd: Any, stream: TextIO, separator: str) -> Put:
-    header = [True]
+    header = True
 
     def put(columns: dict[str, Any]) -> None:
+        nonlocal header
         frame = pd.DataFrame(columns)
-        frame.to_csv(stream, index=False, header=header[0], sep=separator, float_format=DIGITS, lineterminator="\n")
-        header[0] = False
+        frame.to_csv(stream, index=False, header=header, sep=separator, float_format=DIGITS, lineterminator="\n")
+        header = False
 
     return put
 
 
 @contextmanager
 def _parquet(pd: Any, path: Path) -> Iterator[Put]:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise ImportError(
-            "Writing Parquet files needs pyarrow. Install it with: pip install 'calibrant[tables]'."
-        ) from None
-    writer: list[Any] = []
+    pyarrow = need_pyarrow()
+    writer: Any = None
+    with ExitStack() as stack:
 
-    def put(columns: dict[str, Any]) -> None:
-        table = pyarrow.Table.from_pandas(pd.DataFrame(columns), preserve_index=False)
-        if not writer:
-            writer.append(parquet.ParquetWriter(path, table.schema))
-        # A copied column can have another type in a later piece.
-        writer[0].write_table(table.cast(writer[0].schema))
+        def put(columns: dict[str, Any]) -> None:
+            nonlocal writer
+            table = pyarrow.Table.from_pandas(pd.DataFrame(columns), preserve_index=False)
+            if writer is None:
+                writer = stack.enter_context(pyarrow.parquet.ParquetWriter(path, table.schema))
+            writer.write_table(table.cast(writer.schema))  # a copied column can have another type in a later piece
 
-    try:
         yield put
-    finally:
-        for one in writer:
-            one.close()

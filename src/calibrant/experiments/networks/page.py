@@ -13,7 +13,7 @@ from calibrant.report.results import Record
 
 TARGET = 0.01
 """The largest accepted upper end of the paired difference, as a share of the rival's mean NLL."""
-LABELS = {"scratch": "from scratch", "large": "on 8,000 samples", "tuned": "fine-tuned"}
+LABELS = {"scratch": "from scratch", "tuned": "fine-tuned"}
 
 
 class NetworkCase(NamedTuple):

@@ -27,10 +27,10 @@ from calibrant.report.results import Record
 
 NAME = "networks"
 SEEDS = 5
-STARTS = ("scratch", "large", "tuned")
-EPOCHS: dict[str, int | None] = {"scratch": None, "large": None, "tuned": 15}
+STARTS = ("scratch", "tuned")
+EPOCHS: dict[str, int | None] = {"scratch": None, "tuned": 15}
 """Epochs of `calibrant.fit`, None for its default; plain training gets the same time."""
-REPEATS = {"scratch": 1, "large": 1, "tuned": 3}
+REPEATS = {"scratch": 1, "tuned": 3}
 """Trainings of both methods per seed, whose scores are averaged.
 
 Fine-tuning on a few hundred samples is short, and its result depends on the order of the batches: two runs on the same
@@ -55,7 +55,7 @@ def run(
     ----------
     seeds : the number of seeds, from 0; each redraws the data and the network
     only : names of tasks; by default all
-    starts : "scratch", "large" and "tuned"; by default all
+    starts : "scratch" and "tuned"; by default all
     jobs : the number of parallel processes
     fresh : measure stored runs again
     source : a result file or a store to make the report from, without training
@@ -76,7 +76,7 @@ def run(
     }
     missing = begin(store, config, wanted, expected=expected, fresh=fresh)
     tell_user(f"{len(missing)} runs to do.")
-    run_jobs(store, beside=[[partial(measure, key)] for key in missing], workers=jobs)
+    run_jobs(store, missing, beside=[[partial(measure, key)] for key in missing], workers=jobs)
     return write_report(store.folder, read_own(export(store, arrange), NAME, arrange))
 
 

@@ -1,7 +1,8 @@
 """The tasks, one for each kind of network: images, sequences, sentences with padding, and a table.
 
-Every task has three versions. ``scratch`` trains a new network on few samples, and ``large`` on thousands. ``tuned``
-starts from a network that was trained on a related source task, with a new head and few labels.
+Every task has three versions. ``scratch`` trains a new network on few samples, and ``large`` on thousands, for
+``python -m benchmarks.recipes``. ``tuned`` starts from a network that was trained on a related source task, with a new
+head and few labels.
 """
 
 from __future__ import annotations
