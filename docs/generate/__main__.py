@@ -11,12 +11,13 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from docs.generate import alternatives, first_paper, guarantees, images, networks, readme, studies, tables
+from docs.generate import alternatives, first_paper, guarantees, images, networks, readings, readme, studies, tables
 
 ROOT = Path(__file__).parents[2]
 PAGES = (*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md")
 SECTIONS: dict[str, Callable[[], str]] = {
     **first_paper.SECTIONS,
+    **readings.SECTIONS,
     **tables.SECTIONS,
     **alternatives.SECTIONS,
     **networks.SECTIONS,

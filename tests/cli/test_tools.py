@@ -228,6 +228,23 @@ def test_nameless_arrays_compare_with_the_output_of_apply(table, tmp_path):
     assert "must have the same classes" in invoke("evaluate", tmp_path / "a.csv", tmp_path / "b.csv").stderr
 
 
+def test_the_predicted_class_of_a_file_is_judged(table, tmp_path):
+    """A calibrated confidence can be so low that another class has the largest probability."""
+    rng = np.random.default_rng(0)
+    probs = rng.dirichlet([2.0, 2.0, 2.0], 600)
+    wrong = np.where(probs.max(axis=1) < 0.6, (probs.argmax(axis=1) + 1) % 3, probs.argmax(axis=1))
+    path = table(**{f"prob_{name}": probs[:, k] for k, name in enumerate(NAMES)}, label=NAMES[wrong])
+    calibrator, out = tmp_path / "c", tmp_path / "applied.csv"
+    assert invoke("calibrate", path, "--method", "isotonic-confidence", "--out", calibrator).exit_code == 0
+    assert invoke("apply", calibrator, path, "--out", out).exit_code == 0
+    before, after = (as_json("evaluate", p)["models"][0]["measures"] for p in (path, out))
+    assert after["accuracy"] == before["accuracy"]
+    assert after["ece"]["value"] < 0.01 < before["ece"]["value"]
+    frame = pd.read_csv(out).drop(columns="predicted")
+    frame.to_csv(out, index=False)
+    assert as_json("evaluate", out)["models"][0]["measures"]["accuracy"] != before["accuracy"]
+
+
 @pytest.mark.slow
 def test_auto_shows_what_it_compared(table, tmp_path):
     done = invoke("calibrate", table(), "--out", tmp_path / "c")

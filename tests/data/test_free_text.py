@@ -72,11 +72,27 @@ def test_columns_of_several_words_are_free_text(values, kind):
 def test_a_column_named_as_text_is_text():
     assert encoded(different(WORDS[:3]), text="t").kind == "text"
     assert encoded([1, 2, 3, 4] * 30, text=["t"]).kind == "text"
-    assert encoded(["the same words"] * 30, text=["t"]).kind == "dropped"
+    for same in (["the same words"] * 30, ["."] * 15 + ["?"] * 15, [None] * 30):
+        assert encoded(same, text=["t"]).kind == "dropped"
+    assert encoded([*"abcdefghij", "xyzab", "xyzcd"], text="t").words == ()  # only groups of letters are shared
     with pytest.raises(ValueError, match="text must name columns of the table; got u"):
         encoded(WORDS, text="u")
     with pytest.raises(ValueError, match="either categorical or text; got t in both"):
         encoded(WORDS, text="t", categorical="t")
+
+
+def test_terms_have_the_tfidf_of_scikit_learn():
+    frame, _ = reviews()
+    texts = frame["review"].str.replace(",", "")  # scikit-learn's groups contain punctuation
+    column = TableEncoder(output="sparse").fit({"t": texts}).columns_[0]
+    words = TfidfVectorizer(min_df=2, sublinear_tf=True, token_pattern=r"\w+").fit(texts)
+    groups = TfidfVectorizer(analyzer="char_wb", ngram_range=(3, 5), min_df=2, sublinear_tf=True).fit(texts)
+    assert column.words == tuple(words.get_feature_names_out())
+    assert column.letters == tuple(groups.get_feature_names_out())
+    new = [*texts[:50], "An UNKNOWN lovely lovely word", None, ""]
+    expected = [vectorizer.transform([text or "" for text in new]).toarray() for vectorizer in (words, groups)]
+    assert column.terms(np.array(new, dtype=object)).toarray() == pytest.approx(np.hstack(expected), abs=1e-6)
+    assert column.terms(np.array([None, None])).nnz == 0
 
 
 def test_outputs_are_scaled_and_similar_texts_are_close():

@@ -1,7 +1,5 @@
 """Tests of the pool of networks, trees and linear models: which members are kept, and saving and loading."""
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,7 +12,6 @@ from calibrant.methods.blend import MOST_CLASSES, Blend, used_kinds
 from tests.estimators.cases import QUICK, three_classes
 
 POOL = QUICK["self-calibrated"]
-OLD = Path(__file__).parent / "files" / "version-2.calibrant"
 
 
 def steps(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -117,19 +114,6 @@ def test_members_are_checked(members, words):
     X, y = three_classes()
     with pytest.raises(ValueError, match=words):
         clone(POOL).set_params(members=members).fit(X, y)
-
-
-def test_a_file_of_an_earlier_version_is_read():
-    found = SelfCalibratedClassifier.load(OLD)
-    expected = [
-        [0.9985802533719189, 0.0007126750156502713, 0.0007070716124307075],
-        [0.005352294406553095, 0.9940140670119018, 0.0006336385815451723],
-        [0.0006749737251756911, 0.000618158948863305, 0.998706867325961],
-    ]
-    assert found.predict_proba(three_classes()[0][:3]) == pytest.approx(np.array(expected), abs=1e-12)
-    assert found.members == found.members_ == ("network",)
-    assert found.pool_weights_ == pytest.approx(1 / found.temperature_)
-    assert found.fit(*three_classes()).members_ == ("network",)
 
 
 def test_a_pool_that_knows_nothing_is_saved_and_read(tmp_path):

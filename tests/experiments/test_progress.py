@@ -7,9 +7,12 @@ from types import SimpleNamespace
 import pytest
 
 from calibrant.experiments.common import progress
+from calibrant.experiments.common.jobs import run_jobs
 from calibrant.experiments.common.keys import make_key
 from calibrant.experiments.common.progress import StudyProgress
+from calibrant.experiments.common.store import Store
 from tests.experiments import tiny
+from tests.experiments.test_jobs import JOBS
 
 
 class Terminal(io.StringIO):
@@ -77,3 +80,13 @@ def test_the_first_study_reports_its_progress(tmp_path, capsys, monkeypatch):
     assert err.startswith("0 of 12 runs finished\n")
     for part in (" of 12 runs finished, about ", " left; now standard and others", " left; now self-calibrated\n"):
         assert part in err
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_jobs_count_wherever_they_run(workers, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(progress, "BETWEEN_LINES", 0.0)
+    runs = [make_key(settings="", code="", dataset="bac", method="standard", seed=seed) for seed in range(6)]
+    run_jobs(Store(tmp_path), runs, here=JOBS[:2], beside=[[one] for one in JOBS[2:]], workers=workers)
+    err = capsys.readouterr().err
+    for finished in range(6):
+        assert f"{finished} of 6 runs finished" in err

@@ -8,7 +8,15 @@ import torch
 from posthoc_cases import log_loss, overconfident
 from scipy.special import log_softmax, softmax
 
-from calibrant.posthoc import Auto, IsotonicConfidence, Temperature, Vector, load_calibrator, save_calibrator
+from calibrant.posthoc import (
+    Auto,
+    IsotonicConfidence,
+    NeuralCalibrator,
+    Temperature,
+    Vector,
+    load_calibrator,
+    save_calibrator,
+)
 from calibrant.posthoc._comparison import Row, choose, difference
 
 QUICK = ("temperature", "platt", "vector", "isotonic", "isotonic-confidence", "histogram")
@@ -141,6 +149,24 @@ def test_a_round_trip_is_exact(candidates, tmp_path):
     np.testing.assert_array_equal(again.predict(logits), auto.predict(logits))
     assert again.comparison_ == auto.comparison_
     assert again.summary() == auto.summary()
+
+
+def bent(rows, seed):
+    """Scores whose first class needs a correction by the size of the second score: neither linear nor monotone."""
+    rng = np.random.default_rng(seed)
+    scores = 2 * rng.normal(size=(rows, 3))
+    truth = scores + np.stack([3 * np.abs(scores[:, 1]) - 4, np.zeros(rows), np.zeros(rows)], axis=1)
+    return scores, (truth + rng.gumbel(size=truth.shape)).argmax(axis=1)
+
+
+def test_the_neural_calibrator_is_fitted_where_it_may_win(monkeypatch):
+    names = ("neural", "temperature", "vector", "isotonic")
+    assert Auto(names, stages=1).fit(*bent(1500, 0)).choice_ == "neural"
+    monkeypatch.setattr(NeuralCalibrator, "fit", lambda *_: pytest.fail("the neural calibrator was fitted"))
+    auto = Auto(names, stages=1).fit(*overconfident(1500, 4))
+    assert auto.choice_ == "temperature"
+    assert "neural" in auto.summary()
+    assert "not tried: the errors of the best have no pattern" in auto.summary()
 
 
 def test_few_rows_keep_the_raw_scores(tmp_path):

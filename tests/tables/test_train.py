@@ -428,6 +428,7 @@ def test_too_little_memory_gets_a_sentence(quick, table, tmp_path, monkeypatch):
 
     monkeypatch.setattr("calibrant.methods.adapter.solve", fail)
     assert "ran out of memory" in refused("train", table, "--target", "left?", "--out", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_second_run_on_one_folder_is_refused(quick, table, tmp_path):

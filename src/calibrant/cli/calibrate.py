@@ -12,12 +12,7 @@ from calibrant.cli.shell import file_argument, notes_printed, print_json
 
 
 def calibrate(
-    predictions: Annotated[
-        Path,
-        typer.Argument(
-            help="File of predictions with labels.", readable=False, show_default=False, metavar="PREDICTIONS"
-        ),
-    ],
+    predictions: Annotated[Path, file_argument("PREDICTIONS", "File of predictions with labels.")],
     out: Annotated[Path, typer.Option(help="Write the calibrator to this file.", readable=False, show_default=False)],
     method: Annotated[
         str, typer.Option(help="A calibrator (temperature, vector, …), or auto for the best one.")
@@ -65,12 +60,7 @@ def calibrate(
 
 
 def apply(
-    calibrator: Annotated[
-        Path,
-        typer.Argument(
-            help="File written by `calibrant calibrate`.", readable=False, show_default=False, metavar="CALIBRATOR"
-        ),
-    ],
+    calibrator: Annotated[Path, file_argument("CALIBRATOR", "File written by `calibrant calibrate`.")],
     predictions: Annotated[Path, file_argument("PREDICTIONS", "File of predictions.")],
     out: Annotated[
         Path,

@@ -7,17 +7,9 @@ from typing import Annotated
 
 import typer
 
-from calibrant.cli.shell import notes_printed, print_json
+from calibrant.cli.shell import file_argument, notes_printed, print_json
 
-Files = Annotated[
-    list[Path],
-    typer.Argument(
-        help="Files of predictions: CSV, TSV, Parquet, npz or npy.",
-        readable=False,
-        show_default=False,
-        metavar="PREDICTIONS",
-    ),
-]
+Files = Annotated[list[Path], file_argument("PREDICTIONS", "Files of predictions: CSV, TSV, Parquet, npz or npy.")]
 Labels = Annotated[
     str | None,
     typer.Option(help="Column with the true classes, or a file of them; default: found by its name (label, y, …)."),

@@ -14,12 +14,7 @@ from calibrant.cli.shell import file_argument, print_json
 
 
 def predict(
-    model: Annotated[
-        Path,
-        typer.Argument(
-            help="model.calibrant, written by `train`.", readable=False, show_default=False, metavar="MODEL"
-        ),
-    ],
+    model: Annotated[Path, file_argument("MODEL", "model.calibrant, written by `train`.")],
     table: Annotated[Path, file_argument("TABLE", "CSV, TSV or Parquet file.")],
     out: Annotated[
         Path | None,

@@ -6,14 +6,14 @@ The vocabulary and the SVD are fitted on the training rows. They are stored as t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import ClassVar
 
 import numpy as np
 from scipy import sparse
-from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.preprocessing import normalize
 from sklearn.utils.extmath import randomized_svd
 
 from calibrant.data.columns import texts
@@ -26,9 +26,8 @@ ROWS_PER_NUMBER = 10
 """A text column has at most one output for this many training rows."""
 SEVERAL_WORDS, MANY_LETTERS = 2, 20
 """Free text has at least this many words per value on average, or this many letters."""
-_ANALYZERS = {"word": (1, 1), "char_wb": (3, 5)}
-"""How texts are divided into terms, and the shortest and the longest term: words, and groups of letters in a word."""
 _WORD = re.compile(r"[^\W\d_]{3,}")
+_TOKEN = re.compile(r"\w+")
 _DIGITS = re.compile(r"\d+")
 
 
@@ -70,51 +69,53 @@ class FreeText:
         return [f"{self.name}: {term}" for term in terms]
 
     def terms(self, column: np.ndarray) -> sparse.csr_matrix:
-        """The TF-IDF of the terms, (rows, terms)."""
-        values = [value or "" for value in texts(column)]
-        return sparse.hstack([vectorizer.transform(values) for vectorizer in self._vectorizers], format="csr")
+        """The TF-IDF of the terms, (rows, terms), as by :class:`sklearn.feature_extraction.text.TfidfVectorizer`."""
+        counts, tokens = _token_counts(column)
+        blocks, start = [], 0
+        for split, terms in ((_word, self.words), (_groups, self.letters)):
+            if not terms:
+                continue
+            block = counts @ _parts(tokens, split, {term: place for place, term in enumerate(terms)})
+            block.data = (1 + np.log(block.data)) * self.idf[start + block.indices]
+            blocks.append(normalize(block, copy=False))
+            start += len(terms)
+        return sparse.csr_matrix(sparse.hstack(blocks, format="csr"), dtype=np.float32)
 
     def encode(self, column: np.ndarray) -> np.ndarray:
         """The coordinates on the axes of the SVD, (rows, outputs)."""
         return np.asarray(self.terms(column) @ self.components.T.astype(np.float32))
 
-    @cached_property
-    def _vectorizers(self) -> list[TfidfVectorizer]:
-        vectorizers, start = [], 0
-        for analyzer, vocabulary in zip(_ANALYZERS, (self.words, self.letters), strict=True):
-            if vocabulary:
-                vectorizers.append(_vectorizer(analyzer, vocabulary=vocabulary))
-                vectorizers[-1].idf_ = self.idf[start : start + len(vocabulary)]
-            start += len(vocabulary)
-        return vectorizers
-
 
 def fit_free_text(name: str, column: np.ndarray, *, reduce: bool) -> FreeText | None:
     """Fit the vocabulary, and with ``reduce`` the SVD, to training rows; None if no term distinguishes rows."""
-    values = [value or "" for value in texts(column)]
-    blocks, vocabularies, frequencies = [], [], []
-    for analyzer in _ANALYZERS:
-        vectorizer = _vectorizer(analyzer, min_df=2, max_features=MOST_TERMS)
-        try:
-            blocks.append(vectorizer.fit_transform(values))
-        except ValueError:  # no term occurs in two rows
-            vocabularies.append(())
-        else:
-            vocabularies.append(tuple(vectorizer.get_feature_names_out().tolist()))
-            frequencies.append(vectorizer.idf_)
-    if not blocks:
+    counts, tokens = _token_counts(column)
+    vocabularies, frequencies = [], []
+    for split in (_word, _groups):
+        places: dict[str, int] = {}
+        for term in (term for token in tokens for term in split(token)):
+            places.setdefault(term, len(places))
+        rows_of = np.bincount((counts @ _parts(tokens, split, places)).indices, minlength=len(places))
+        shared = sorted((-rows, term) for term, rows in zip(places, rows_of.tolist(), strict=True) if rows > 1)
+        chosen = sorted(term for _, term in shared[:MOST_TERMS])
+        vocabularies.append(tuple(chosen))
+        frequencies.append(rows_of[[places[term] for term in chosen]])
+    words, letters = vocabularies
+    if not words and not letters:
         return None
-    terms = sparse.hstack(blocks, format="csr")
+    idf = 1 + np.log((1 + len(column)) / (1 + np.concatenate(frequencies).astype(np.float32)))
+    none = np.empty(0)
+    encoding = FreeText(name, words, letters, idf, np.empty((0, len(idf)), dtype=np.float16), none, none)
+    terms = encoding.terms(column)
     if not (terms.max(axis=0) != terms.min(axis=0)).nnz:
         return None
-    components = np.empty((0, terms.shape[1]), dtype=np.float16)
-    if reduce:
-        outputs = max(1, min(NUMBERS, len(values) // ROWS_PER_NUMBER, terms.shape[1]))
-        components = randomized_svd(terms, outputs, n_iter=5, random_state=0)[2].astype(np.float16)
+    if not reduce:
+        return encoding
+    outputs = max(1, min(NUMBERS, len(column) // ROWS_PER_NUMBER, len(idf)))
+    components = randomized_svd(terms, outputs, n_iter=5, random_state=0)[2].astype(np.float16)
     encoded = terms @ components.T.astype(np.float32)
     mean, std = encoded.mean(axis=0, dtype=float), encoded.std(axis=0, dtype=float)
     varies = std > 1e-6
-    return FreeText(name, *vocabularies, np.concatenate(frequencies), components[varies], mean[varies], std[varies])
+    return replace(encoding, components=components[varies], mean=mean[varies], std=std[varies])
 
 
 def is_free_text(values: Iterable[str], rows: int, most: int) -> bool:
@@ -131,7 +132,29 @@ def is_free_text(values: Iterable[str], rows: int, most: int) -> bool:
     return sum(map(len, words)) >= SEVERAL_WORDS * len(words) or letters >= MANY_LETTERS * len(words)
 
 
-def _vectorizer(analyzer: str, **settings: object) -> TfidfVectorizer:
-    return TfidfVectorizer(
-        analyzer=analyzer, ngram_range=_ANALYZERS[analyzer], sublinear_tf=True, dtype=np.float32, **settings
-    )
+def _token_counts(column: np.ndarray) -> tuple[sparse.csr_matrix, list[str]]:
+    """How often each token is in each row, and the different tokens, in lower case."""
+    rows = [_TOKEN.findall((value or "").lower()) for value in texts(column)]
+    places: dict[str, int] = {}
+    indices = [places.setdefault(token, len(places)) for row in rows for token in row]
+    ends = np.cumsum([0, *map(len, rows)])
+    counts = sparse.csr_matrix((np.ones(len(indices), dtype=np.float32), indices, ends), (len(rows), len(places)))
+    counts.sum_duplicates()
+    return counts, list(places)
+
+
+def _parts(tokens: list[str], split: Callable[[str], list[str]], places: dict[str, int]) -> sparse.csr_matrix:
+    """How often each term is in each token, (tokens, terms)."""
+    rows = [[places[term] for term in split(token) if term in places] for token in tokens]
+    indices, ends = list(chain.from_iterable(rows)), np.cumsum([0, *map(len, rows)])
+    return sparse.csr_matrix((np.ones(len(indices), dtype=np.float32), indices, ends), (len(rows), len(places)))
+
+
+def _word(token: str) -> list[str]:
+    return [token]
+
+
+def _groups(token: str) -> list[str]:
+    """The groups of three to five letters of a token, with a space before and after it."""
+    padded = f" {token} "
+    return [padded[k : k + size] for size in (3, 4, 5) for k in range(len(padded) - size + 1)]

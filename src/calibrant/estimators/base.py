@@ -247,8 +247,8 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
 
     def _learned(self, samples: Samples, val: Samples | None) -> bool:
         """Whether the log-loss of rows that were held out is below that of the class frequencies (95 % interval)."""
-        out_of_fold = getattr(self, "oof_proba_", None)
-        rows = [] if out_of_fold is None else np.flatnonzero(np.isfinite(out_of_fold).all(axis=1))
+        out_of_fold: np.ndarray = getattr(self, "oof_proba_", np.empty((0, 1)))
+        rows = np.flatnonzero(np.isfinite(out_of_fold).all(axis=1))
         if len(rows):
             probs, held = out_of_fold[rows], samples.take(rows)
         elif val is not None:

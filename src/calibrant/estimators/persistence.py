@@ -120,7 +120,7 @@ def _build(kind: type, header: dict[str, Any], arrays: Arrays) -> Classifier:
             raise ValueError(f"{key!r} is not a fitted attribute; their names end with an underscore")
     state[_MODEL], state[_SCALING] = _model(**state[_MODEL]), Scaling(*state[_SCALING])
     encoder = state.get(_ENCODER)  # files written before encoders existed lack it
-    parts = {"json": encoder} if isinstance(encoder, str) else encoder  # text alone before encoders had arrays
+    parts: Any = {"json": encoder} if isinstance(encoder, str) else encoder  # text alone before encoders had arrays
     state[_ENCODER] = None if parts is None else TableEncoder.from_json(parts["json"], parts.get("arrays"))
     projection = state.get(_PROJECTION)  # older files lack it
     state[_PROJECTION] = None if projection is None else Projection(*projection)

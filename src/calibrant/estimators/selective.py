@@ -122,9 +122,10 @@ class SelectiveMixin(RejectMixin):
 
         The rule is fitted on out-of-fold probabilities. With probability ``level`` over training sets, the error rate
         of accepted predictions on new data is at most ``risk``, if the learner is stable and the classifier is no
-        worse than the models that left out a fold. The module :mod:`calibrant.estimators.selective` has the exact
-        statement, and ``calibrant bench guarantees`` measures it. A rule fitted to a separate sample needs no such
-        assumption: ``calibrant.selective.threshold_for_risk(clf.confidence(X), clf.predict(X) == y, risk)``.
+        worse than the models that left out a fold. Every row counts once, whatever its sample weight in ``fit``. The
+        module :mod:`calibrant.estimators.selective` has the exact statement, and ``calibrant bench guarantees``
+        measures it. A rule fitted to a separate sample needs no such assumption:
+        ``calibrant.selective.threshold_for_risk(clf.confidence(X), clf.predict(X) == y, risk)``.
 
         Parameters
         ----------

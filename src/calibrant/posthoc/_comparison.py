@@ -35,6 +35,9 @@ _SIMPLEST_FIRST = (
 )
 
 
+_UNITS, _DRAWS, _LEVEL = 64, 99, 0.02
+
+
 @dataclass(frozen=True)
 class Row:
     """One candidate: its log-loss on each held-out row, or the reason why there is none."""
@@ -86,6 +89,39 @@ def difference(a: Row, b: Row, weights: Floats) -> tuple[float, float]:
     share = weights / weights.sum()
     mean = float(share @ gaps)
     return mean, float(np.sqrt((share**2) @ (gaps - mean) ** 2))
+
+
+def pattern_left(log_probs: Floats, labels: np.ndarray, weights: Floats, seed: int) -> bool:
+    """Whether the errors of probabilities follow a pattern in the log-probabilities that a small network could learn.
+
+    It is a score test of the two parts of :class:`NeuralCalibrator`. The residuals (label minus probability) are
+    correlated with random hidden units, and with pieces of a curve of each class's own log-probability. The largest
+    correlation of each part is compared with those of labels drawn from the probabilities, at a level of 2 %.
+    """
+    rng = np.random.default_rng(seed)
+    count, classes = log_probs.shape
+    probs, capped = np.exp(log_probs), np.maximum(log_probs, -30.0)
+    spread = capped.std(axis=0)
+    x = (capped - capped.mean(axis=0)) / np.where(spread > 0, spread, 1.0)
+    hidden = np.tanh(x @ rng.normal(size=(classes, _UNITS)) * 2 / np.sqrt(classes) + rng.normal(size=_UNITS))
+    units = weights[:, None] * np.column_stack([np.ones(count), hidden])
+    knots = np.quantile(capped, np.linspace(0.1, 0.9, 5))
+    curve = [weights @ (probs * np.maximum(capped - knot, 0.0)).sum(axis=1) for knot in knots]
+    expected = units.T @ probs, np.array(curve)
+    cumulative = probs.cumsum(axis=1)[:, :-1]
+    sums: tuple[list[Floats], list[Floats]] = [], []
+    for draw in range(_DRAWS + 1):
+        y = labels if draw == 0 else (cumulative < rng.random((count, 1))).sum(axis=1)
+        by_class = np.stack([np.bincount(y, weights=unit, minlength=classes) for unit in units.T])
+        sums[0].append((by_class - expected[0]).ravel())
+        sums[1].append(weights @ np.maximum(capped[np.arange(count), y][:, None] - knots, 0.0) - expected[1])
+    for part in sums:
+        values = np.stack(part)
+        scale = values[1:].std(axis=0)
+        statistic = (values[:, scale > 0] ** 2 / scale[scale > 0] ** 2).max(axis=1, initial=0.0)
+        if np.mean(statistic >= statistic[0]) <= _LEVEL:
+            return True
+    return False
 
 
 def table_rows(rows: Sequence[Row], weights: Floats, chosen: str) -> list[dict[str, Any]]:

@@ -11,11 +11,13 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from calibrant.posthoc._base import Calibrator, Floats
-from calibrant.posthoc._comparison import RAW, Row, choose, format_rows, table_rows
+from calibrant.posthoc._comparison import RAW, Row, choose, format_rows, pattern_left, table_rows
 from calibrant.posthoc.registry import CALIBRATORS, make_calibrator
 
 # Second stages: they keep the class and change the confidence.
 _CONFIDENCE = ("temperature", "ensemble-temperature", "order-preserving-isotonic", "isotonic-confidence")
+# Calibrators that are fitted only if the others leave a pattern in the errors, because fitting takes long.
+_DEAR = ("neural",)
 # Number of the best single calibrators that get a second stage.
 _FIRST_STAGES = 3
 # The smallest normal number; zeros are replaced by it before logarithms are taken.
@@ -25,7 +27,9 @@ _TINY = np.finfo(float).tiny
 class Auto(Calibrator):
     """Choose a calibrator by cross-validated log-loss, among all of them, pairs of them, and the raw scores.
 
-    Every calibrator of `CALIBRATORS` is fitted on all folds but one and scored on the remaining fold. The three best,
+    Every calibrator of `CALIBRATORS` is fitted on all folds but one and scored on the remaining fold. "neural", which
+    takes the longest, is fitted only if the held-out errors of the best other calibrator still depend on the
+    log-probabilities, by a score test at the level of about 4 %. The three best,
     and temperature scaling, are then tried with a second stage on the confidence. It is fitted on predictions of the
     first stage for rows that the first stage did not see. Let d be the paired difference of two log-losses per row, and
     s its standard error.
@@ -135,8 +139,13 @@ class Auto(Calibrator):
 
     def _compare(self, names: Sequence[str], scores: Floats, labels: np.ndarray, weights: Floats) -> list[Row]:
         fold = _stratified_folds(labels, self.folds, self.random_state)
-        rows = [Row(RAW, (), -scores[np.arange(len(labels)), labels], 0.0)]
-        for name in names:
+        rows = [Row(RAW, (), -scores[np.arange(len(labels)), labels], 0.0, "", scores)]
+        for name in sorted(names, key=_DEAR.__contains__):
+            if name in _DEAR:
+                best = min(rows, key=lambda row: row.mean(weights)).scores
+                if best is not None and not pattern_left(best, labels, weights, self.random_state):
+                    rows.append(Row(name, (name,), None, 0.0, "not tried: the errors of the best have no pattern"))
+                    continue
             rows.append(self._score((name,), name, scores, labels, weights, fold))
         if self.stages == 1:
             return rows

@@ -48,7 +48,7 @@ class TrainingResult:
     """The training rows whose labels are doubtful, as in suspects.csv."""
 
 
-def judged(order: Order, model: TableModel, parts: TableParts, described: TableDescription) -> TrainingResult:
+def judge(order: Order, model: TableModel, parts: TableParts, described: TableDescription) -> TrainingResult:
     """Score the test rows, and collect the content of `metrics.json`."""
     test, train = parts.test, parts.train
     probs, labels = model.probs(test.columns, test.file), np.array([str(v) for v in test.labels.tolist()])

@@ -26,7 +26,7 @@ from calibrant.tables.model import TableModel, load_model, save_model
 from calibrant.tables.order import Order
 from calibrant.tables.parts import TableParts, divide
 from calibrant.tables.reading import need_column, read_labelled
-from calibrant.tables.results import MODEL, TrainingResult, judged, publish
+from calibrant.tables.results import MODEL, TrainingResult, judge, publish
 
 WORK = ".unfinished"
 
@@ -111,16 +111,16 @@ def _train(order: Order, work: Path, tell: Tell, show_progress: bool) -> Trainin
     for note in (*parts.notes, *described.warnings):
         tell(f"Note: {note}")
     tell(f"Training on {count(len(parts.train), 'row')}: networks first, then any other members and the calibration.")
-    save_model(_fitted(order, parts, described, show_progress), work / MODEL)
+    save_model(_fit(order, parts, described, show_progress), work / MODEL)
     model = load_model(work / MODEL)  # what is judged is what is stored
     for note in model.about["notes"]:
         tell(f"Note: {note}")
-    result = judged(order, model, parts, described)
+    result = judge(order, model, parts, described)
     publish(order, result, parts, work)
     return result
 
 
-def _fitted(order: Order, parts: TableParts, described: TableDescription, show_progress: bool) -> TableModel:
+def _fit(order: Order, parts: TableParts, described: TableDescription, show_progress: bool) -> TableModel:
     """Train the classifier and choose its rejection rule."""
     method = find_method(order.method)
     train, val, aside = parts.train, parts.val, parts.aside
@@ -130,7 +130,7 @@ def _fitted(order: Order, parts: TableParts, described: TableDescription, show_p
     held = {}
     if val is not None:
         held = {"X_val": val.frame(names, codes), "y_val": val.labels, "sample_weight_val": val.weights}
-    begin, progress = time.perf_counter(), Progress(show_progress)
+    begin = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         try:
@@ -139,7 +139,7 @@ def _fitted(order: Order, parts: TableParts, described: TableDescription, show_p
                 train.labels,
                 sample_weight=train.weights,
                 groups=train.groups,
-                callbacks=[progress],
+                callbacks=[Progress(show_progress)],
                 **held,
             )
         except NonFiniteError as error:
@@ -148,8 +148,6 @@ def _fitted(order: Order, parts: TableParts, described: TableDescription, show_p
             if "out of memory" not in str(error).lower():
                 raise
             raise ValueError("Training ran out of memory; use --device cpu, or fewer rows.") from error
-        finally:
-            progress.close()
     seconds = time.perf_counter() - begin
     notes = dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning))
     rule = choose_rule(classifier, order.risk, None if aside is None else (aside.frame(names, codes), aside.labels))

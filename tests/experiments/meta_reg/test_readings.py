@@ -150,8 +150,8 @@ def test_the_queue_merges_what_is_finished(images: Path, tmp_path: Path) -> None
     for name in ("ce-code", "focal-code"):
         readings.run(name, prepared, work, epochs=1)
     readings_queue.main(["--work", str(work), "--out", str(tmp_path), "--methods", "ce-code", "--seconds", "0"])
-    content = json.loads((tmp_path / "meta-reg-readings.json").read_text())
+    content = json.loads((tmp_path / "readings.json").read_text())
     assert [r["method"] for r in content["records"]] == ["ce-code", "focal-code"]
-    with np.load(tmp_path / "meta-reg-readings-logits.npz") as stored:
+    with np.load(tmp_path / "readings-logits.npz") as stored:
         logits, labels = stored["ce-code/last_test"], stored["test_labels"]
     assert np.mean(logits.argmax(1) != labels) == pytest.approx(content["records"][0]["last"]["error"], abs=0.02)

@@ -49,15 +49,10 @@ class ProgressBar(Callback):
 
     def on_end(self, run: Run) -> None:
         if self._bar is not None:
-            self.close()
-        elif self.force or sys.stderr.isatty():
-            print(file=sys.stderr)
-
-    def close(self) -> None:
-        """Remove a bar whose run ended with an error; a terminal stays without a cursor otherwise."""
-        if self._bar is not None:
             self._bar.stop()
             self._bar = None
+        elif self.force or sys.stderr.isatty():
+            print(file=sys.stderr)
 
     def _losses(self, run: Run) -> str:
         parts = [f" inner {run.inner_losses[-1].nanmean().item():.4f}"]

@@ -104,7 +104,7 @@ def run(
     }
     keys = [key_of(seeds, fields) for fields in settings_of(values, sets)]
     missing = begin(store, config, keys, expected=lambda line: key_of(seeds, line["key"]), fresh=fresh)
-    run_jobs(store, beside=[[Search(tuple(own), seeds, where)] for own in alike(missing)], workers=jobs)
+    run_jobs(store, missing, beside=[[Search(tuple(own), seeds, where)] for own in alike(missing)], workers=jobs)
     return write_report(export(store, arrange), store.folder, settings=write)
 
 

@@ -7,7 +7,7 @@ adds the records to the store, so they are on disk when the job ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from joblib import Parallel, delayed, effective_n_jobs
@@ -24,19 +24,27 @@ Job = Callable[[], dict[Key, Record]]
 
 
 def run_jobs(
-    store: Store, *, here: Sequence[Job] = (), beside: Sequence[Sequence[Job]] = (), workers: int | None = None
+    store: Store,
+    missing: Iterable[Key] = (),
+    *,
+    here: Sequence[Job] = (),
+    beside: Sequence[Sequence[Job]] = (),
+    workers: int | None = None,
 ) -> None:
     """Run the jobs ``here`` in this process and, at the same time, each list of ``beside`` in a worker.
+
+    ``missing`` are the keys of their records, to show the progress.
 
     If ``workers`` is None, the surrounding joblib configuration decides. Its default is one worker: this process, which
     then runs ``beside`` after ``here``.
     """
-    running = _in_workers(store, beside, workers) if beside else iter(())
-    work(store, here)
-    for found in running:
-        # A worker on another machine may not reach the folder of the store.
-        store.add({key: record for key, record in found.items() if not store.has(key)})
-        _count(found)
+    with StudyProgress(missing) as progress:
+        running = _in_workers(store, beside, workers) if beside else iter(())
+        work(store, here)
+        for found in running:
+            # A worker on another machine may not reach the folder of the store.
+            store.add({key: record for key, record in found.items() if not store.has(key)})
+            progress.finish(found)
 
 
 def work(store: Store, jobs: Sequence[Job]) -> dict[Key, Record]:
@@ -45,14 +53,10 @@ def work(store: Store, jobs: Sequence[Job]) -> dict[Key, Record]:
     for job in jobs:
         found = job()
         store.add(found)
-        _count(found)
+        if StudyProgress.active is not None:
+            StudyProgress.active.finish(found)
         every |= found
     return every
-
-
-def _count(found: dict[Key, Record]) -> None:
-    if StudyProgress.active is not None:
-        StudyProgress.active.finish(found)
 
 
 def ambient_workers() -> int:

@@ -30,7 +30,7 @@ class StudyProgress(Callback):
     """The study that this process works on."""
 
     def __init__(self, keys: Iterable[Key]) -> None:
-        self.costs = {key: COSTS.get(key["method"], 1) for key in keys}
+        self.costs = {key: COSTS.get(name_in(key), 1) for key in keys}
         self.left = set(self.costs)
         self.current, self.share = frozenset[Key](), 0.0
         self._bar: Any = None
@@ -38,7 +38,7 @@ class StudyProgress(Callback):
     def __enter__(self) -> Self:
         StudyProgress.active = self
         self._begin = self._shown = time.perf_counter()
-        if sys.stderr.isatty():
+        if self.costs and sys.stderr.isatty():
             try:
                 from rich.console import Console
                 from rich.progress import BarColumn, Progress, TextColumn
@@ -79,7 +79,7 @@ class StudyProgress(Callback):
         return (total - left + self.share * current) / total if total else 1.0
 
     def __str__(self) -> str:
-        names = list(dict.fromkeys(key["method"] for key in self.costs if key in self.left & self.current))
+        names = list(dict.fromkeys(name_in(key) for key in self.costs if key in self.left & self.current))
         text = f"{len(self.costs) - len(self.left)} of {count(len(self.costs), 'run')} finished"
         elapsed = time.perf_counter() - self._begin
         if self.done > (0.02 if elapsed < SETTLED else 0.0):
@@ -97,3 +97,9 @@ class StudyProgress(Callback):
             self._bar.update(self._task, completed=self.done, description=str(self))
         elif self.left:
             print(self, file=sys.stderr, flush=True)
+
+
+def name_in(key: Key) -> str:
+    """The method of a run; the data set if all runs have the same method."""
+    fields = dict(key.fields)
+    return str(fields.get("method", fields.get("dataset", "")))

@@ -17,7 +17,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from threadpoolctl import threadpool_limits
 
-from calibrant.bilevel import Callback, ProgressBar
+from calibrant.bilevel import Callback
 from calibrant.experiments.common.keys import Key
 from calibrant.experiments.common.progress import StudyProgress
 from calibrant.experiments.common.records import Prepared, measure
@@ -175,8 +175,8 @@ def few_threads() -> Iterator[None]:
 
 
 def progress(description: str) -> list[Callback]:
-    """The progress of the study if this process has one, otherwise a progress bar for one population."""
-    return [StudyProgress.active or ProgressBar(description)]
+    """The progress of the study, in the process that shows it."""
+    return [] if StudyProgress.active is None else [StudyProgress.active]
 
 
 class Meter:

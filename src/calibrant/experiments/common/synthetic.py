@@ -11,7 +11,6 @@ import torch
 from calibrant.experiments.common.command import begin
 from calibrant.experiments.common.jobs import Job, ambient_workers, run_jobs
 from calibrant.experiments.common.keys import Key, make_key
-from calibrant.experiments.common.progress import StudyProgress
 from calibrant.experiments.common.records import Prepared, prepare, shape_of
 from calibrant.experiments.common.runs import FinishedRun, Planned, Training, populations
 from calibrant.experiments.common.store import Line, Store
@@ -66,15 +65,15 @@ def run_plan(
     the GPU would idle while Python prepares a population. The largest part stays in this process.
     """
     runs = plan.runs()
-    missing = set(begin(store, config, [key for key, _ in runs], expected=plan.expected, fresh=fresh))
-    groups = populations([entry for entry in runs if entry[0] in missing], lambda key: shape_of(key["dataset"]))
+    missing = begin(store, config, [key for key, _ in runs], expected=plan.expected, fresh=fresh)
+    methods = dict(runs)
+    groups = populations([(key, methods[key]) for key in missing], lambda key: shape_of(key["dataset"]))
     trainings = [Training(own, prepare_run, measure, device) for own in groups.values()]
-    with StudyProgress(key for key, _ in runs if key in missing):
-        if trainings and device.type == "cuda" and jobs is None and ambient_workers() == 1:
-            here, *others = parts_of(trainings)
-            run_jobs(store, here=here, beside=others, workers=max(1, len(others)))
-        else:
-            run_jobs(store, beside=[[training] for training in trainings], workers=jobs)
+    if trainings and device.type == "cuda" and jobs is None and ambient_workers() == 1:
+        here, *others = parts_of(trainings)
+        run_jobs(store, missing, here=here, beside=others, workers=max(1, len(others)))
+    else:
+        run_jobs(store, missing, beside=[[training] for training in trainings], workers=jobs)
 
 
 def parts_of(trainings: Sequence[Training[Prepared]]) -> list[list[Job]]:

@@ -71,7 +71,7 @@ def run(
         for seed in range(network_seeds if learner == NETWORK else seeds)
     ]
     missing = begin(store, config, keys, expected=expected, fresh=fresh)
-    run_jobs(store, beside=[[partial(measures.measure, key)] for key in missing], workers=jobs)
+    run_jobs(store, missing, beside=[[partial(measures.measure, key)] for key in missing], workers=jobs)
     return write_report(export(store, arrange), store.folder)
 
 

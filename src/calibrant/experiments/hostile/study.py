@@ -75,7 +75,7 @@ def run(
     missing = begin(store, config, wanted, expected=keys.expected, fresh=fresh)
     tell_user(f"{len(missing)} runs to do.")
     folder = None if before is None else str(Path(before).resolve())
-    run_jobs(store, beside=[[partial(measure, key, folder)] for key in missing], workers=jobs)
+    run_jobs(store, missing, beside=[[partial(measure, key, folder)] for key in missing], workers=jobs)
     return write_report(store.folder, read_own(export(store, arrange), NAME, arrange))
 
 

@@ -130,14 +130,17 @@ class ReadingRun:
         self.batch = batch = min(batch, len(held), len(self.part))
         self.device = self.part.labels.device
         assert callable(task.model)
-        self.model = task.model(task.seed).to(self.device, memory_format=torch.channels_last)
+        self.model = task.model(task.seed).to(self.device)
+        self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         layer = self.model.get_submodule("fc")
         assert isinstance(layer, nn.Linear)
-        self.head = [layer.weight, layer.bias]
+        self.head: list[Tensor] = [layer.weight, layer.bias]
         self.body: Callable[[Tensor], Tensor] = divide(self.model, "fc").body
         self.fast = torch.compile(self.body) if compiled else self.body
-        self.body_parameters = [p for name, p in self.model.named_parameters() if not name.startswith("fc.")]
-        self.momenta = {p: torch.zeros_like(p) for p in self.model.parameters()}
+        self.body_parameters: list[Tensor] = [
+            p for name, p in self.model.named_parameters() if not name.startswith("fc.")
+        ]
+        self.momenta: dict[Tensor, Tensor] = {p: torch.zeros_like(p) for p in self.model.parameters()}
         self.steps, self.held_steps = (len(part) // batch for part in (self.part, held))
         self.rate, self.norm = (self.head[0].new_zeros(()) for _ in range(2))
         self.position = torch.zeros((), dtype=torch.long, device=self.device)
@@ -146,7 +149,7 @@ class ReadingRun:
         self.held_inputs, self.held_labels = held.inputs.clone(), held.labels.clone()
         self.net = self._gamma_net(layer.in_features, task.n_classes) if reading.inner == "gamma-net" else None
         if self.net is not None:
-            self.outer = list(self.net.parameters())
+            self.outer: list[Tensor] = list(self.net.parameters())
         elif reading.inner == "l2":
             self.outer = [torch.zeros_like(p, requires_grad=True) for p in self.head]
         else:
@@ -454,7 +457,7 @@ def run(
         "curve": {key: [row.get(key) for row in training.curve] for key in training.curve[-1]},
     }
     out.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(out / f"{name}.npz", **arrays)
+    np.savez_compressed(out / f"{name}.npz", **arrays)  # type: ignore[arg-type]
     (out / f"{name}.json").write_text(json.dumps(record), encoding="utf-8")
     state.unlink(missing_ok=True)
     seconds = np.median(record["curve"]["seconds"])

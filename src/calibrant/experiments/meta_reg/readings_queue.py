@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -44,23 +45,24 @@ def work_through(methods: Sequence[str], arguments: Sequence[str], work: Path, w
         for name, (process, begin) in list(running.items()):
             if process.poll() is not None:
                 del running[name]
-                log = (work / f"{name}.log").read_text(encoding="utf-8", errors="replace")
-                ended = {0: "finished", CUT_OFF: "cut off"}.get(process.returncode, f"failed:\n{log[-1500:]}")
+                told = (work / f"{name}.log").read_text(encoding="utf-8", errors="replace")
+                ended = {0: "finished", CUT_OFF: "cut off"}.get(process.returncode, f"failed:\n{told[-1500:]}")
                 print(f"{name}: {ended} after {time.time() - begin:.0f} s", flush=True)
         time.sleep(0.5)
 
 
 def merge(work: Path, out: Path) -> None:
     """One result file and one file of logits from all finished runs."""
-    records, arrays = [], {}
+    records: list[dict[str, Any]] = []
+    arrays: dict[str, np.ndarray] = {}
     for name in READINGS:
         if (work / f"{name}.json").exists():
             records.append(json.loads((work / f"{name}.json").read_text(encoding="utf-8")))
             with np.load(work / f"{name}.npz") as stored:
                 arrays |= {key if key.endswith("labels") else f"{name}/{key}": stored[key] for key in stored.files}
     sgd = {"batch": BATCH, "learning_rate": RATE, "momentum": MOMENTUM, "weight_decay": DECAY, "clip": CLIP}
-    write_results(out / "meta-reg-readings.json", {"experiment": "meta-reg-readings", **sgd, **made()}, records)
-    np.savez_compressed(out / "meta-reg-readings-logits.npz", **arrays)
+    write_results(out / "readings.json", {"experiment": "readings", **sgd, **made()}, records)
+    np.savez_compressed(out / "readings-logits.npz", **arrays)  # type: ignore[arg-type]
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -76,7 +76,7 @@ def run(
     }
     missing = begin(store, config, wanted, expected=expected, fresh=fresh)
     tell_user(f"{len(missing)} runs to do.")
-    run_jobs(store, beside=[[partial(measure, key)] for key in missing], workers=jobs)
+    run_jobs(store, missing, beside=[[partial(measure, key)] for key in missing], workers=jobs)
     return write_report(store.folder, read_own(export(store, arrange), NAME, arrange))
 
 

@@ -116,7 +116,7 @@ def run(
         else Training(((own, known[own["method"]]),), split, partial(measure, place.type), place)
         for own in missing
     ]
-    run_jobs(store, beside=[[job] for job in work], workers=jobs)
+    run_jobs(store, missing, beside=[[job] for job in work], workers=jobs)
     results = export(store, arrange)
     return write_table(store.folder, read_own(results, NAME, arrange))
 

@@ -140,14 +140,14 @@ def run(
     wanted = [keys.key(table, name, seed, threads) for table in examined.tables for name in names for seed in span]
     missing = begin(store, config, wanted, expected=keys.expected, fresh=fresh)
     if costs:
-        run_jobs(store, here=cost_jobs(missing, own, found, examined.tables))
+        run_jobs(store, missing, here=cost_jobs(missing, own, found, examined.tables))
         missing = []
     ours = own_jobs([(key, own[key["method"]]) for key in missing if key["method"] in own], found, place)
     theirs = peer_jobs([key for key in missing if key["method"] in PEERS], found, examined.tables)
     if place.type == "cuda" and ambient_workers() == 1:
-        run_jobs(store, here=ours, beside=[[job] for job in theirs], workers=jobs or os.cpu_count() or 1)
+        run_jobs(store, missing, here=ours, beside=[[job] for job in theirs], workers=jobs or os.cpu_count() or 1)
     else:
-        run_jobs(store, beside=[[job] for job in (*ours, *theirs)], workers=jobs)
+        run_jobs(store, missing, beside=[[job] for job in (*ours, *theirs)], workers=jobs)
     results = export(store, arrange)
     return write_report(store.folder, read_own(results, NAME, arrange))
 

@@ -53,6 +53,12 @@ class PredictionFile:
         """Whether the values are logits."""
         return self.kind in ("logits", "logit")
 
+    @property
+    def predicted(self) -> list[str] | None:
+        """The names of the predicted classes, if a column states them."""
+        name = _named(self.table, _PREDICTED)
+        return None if name is None else [_whole(value) for value in self.table[name].tolist()]
+
     def take(self, index: np.ndarray) -> PredictionFile:
         """The predictions of some rows."""
         return replace(

@@ -43,27 +43,30 @@ def judge_files(
     weights = _weights(files[0])
     models: dict[str, Any] = {}
     outcomes: dict[str, np.ndarray] = {}
-    answers: dict[str, np.ndarray] = {}
+    answers: dict[str, np.ndarray] = {}  # predicted classes, which do not always have the largest probability
     fitted: dict[str, Calibrator] = {}
-    for name, file, (values, labels, _) in zip(names, files, known, strict=True):
+    for name, file, (values, labels, classes) in zip(names, files, known, strict=True):
         models[name] = Logits(values[held]) if file.is_logits else values[held]
         outcomes[name] = labels[held]
+        predicted = file.predicted
+        if predicted is not None and classes is not None and set(predicted) <= set(classes):
+            answers[name] = np.array([classes.index(predicted[row]) for row in held])
         if recalibrate is not None:
             calibrator = _new_calibrator(recalibrate, file)
             fitted[name] = calibrator.fit(values[rest], labels[rest], None if weights is None else weights[rest])
             after, both = calibrator.predict_proba(values[held]), f"{name} + {recalibrate}"
             models[both] = after[:, 1] if values.ndim == 1 else after
             outcomes[both] = labels[held]
-            answers[both] = np.asarray(calibrator.predict(values[held]))  # not always the class of largest probability
+            answers[both] = np.asarray(calibrator.predict(values[held]))
     part = files[0].take(held)
     shared: dict[str, Any] = {"groups": part.groups, "rows": part.rows if rows else None, **options}
     shared["row_numbers"] = held + files[0].first_row
     shared["sample_weight"] = None if weights is None else weights[held]
     if files[0].kind == "pairs":
         return evaluate(confidence=models, correct=outcomes, **shared), fitted
-    classes = list(known[0][2] or ())
-    shared |= {"predicted": answers, "classes": classes}
-    return evaluate(models, np.array(classes)[outcomes[names[0]]], **shared), fitted
+    names_of_classes = list(known[0][2] or ())
+    shared |= {"predicted": answers, "classes": names_of_classes}
+    return evaluate(models, np.array(names_of_classes)[outcomes[names[0]]], **shared), fitted
 
 
 def _weights(file: PredictionFile) -> np.ndarray | None:
