@@ -100,8 +100,8 @@ class Samples(NamedTuple):
         weights, groups = (None if v is None else torch.from_numpy(v) for v in (self.weights, self.groups))
         dense, columns = preparation.apply(self.inputs)
         projected = 0 if preparation.projection is None else preparation.projection.width
-        own = {"groups": groups, "sparse": columns, "projected": projected}
-        return Part(dense, torch.from_numpy(self.codes), weights, **own)
+        labels = torch.from_numpy(self.codes)
+        return Part(dense, labels, weights, groups=groups, sparse=columns, projected=projected)
 
 
 def read(estimator: Any, X: Any, *y: Any, reset: bool, wide: bool | None = None) -> Any:

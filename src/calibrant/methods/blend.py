@@ -18,7 +18,7 @@ from calibrant.methods.crossfit import CrossFit
 from calibrant.methods.fitted import Fitted, Mixture
 from calibrant.methods.learned import suspicion
 from calibrant.methods.lines import Linear, cross_fit_sparse
-from calibrant.methods.members import MemberKind, Model, Rows, cross_fit
+from calibrant.methods.members import CrossFittedMember, MemberKind, Model, Rows, cross_fit
 from calibrant.methods.part import Part
 from calibrant.methods.pool import Pool, fit_pool
 from calibrant.methods.trees import Trees
@@ -189,6 +189,7 @@ def blended(members: Members, mixture: Mixture, fit: CrossFit, train: int, seed:
             found = held.pool(known | {name: full}, doubt=False).weights
             return bool(found[-1] > SMALL * found.sum())
 
+        found: CrossFittedMember | None
         if name == "linear" and rows.sparse is not None:
             found = cross_fit_sparse(rows, folds, seed, held.evidence)
         else:

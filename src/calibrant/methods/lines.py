@@ -161,18 +161,19 @@ def cross_fit_sparse(rows: Rows, folds: Folds, seed: int, judged: Callable[[np.n
     judged : takes log-probabilities of all rows, and returns those of the held-out rows that may be used, with labels
         and the weights that these rows have as evidence
     """
-    members = [cross_fit(kind, rows, folds, seed) for kind in (Linear(), Margins())]
-    weight, bias, held_out = 0.0, 0.0, 0.0
-    for member in members:
+    lines: list[Line] = []
+    scores: list[np.ndarray] = []
+    for kind in (Linear(), Margins()):
+        member = cross_fit(kind, rows, folds, seed)
         assert member is not None
         assert isinstance(member.model, Line)
-        factor = logit_scale(judged(member.held_out)) / len(members)
-        weight, bias = weight + factor * member.model.weight, bias + factor * member.model.bias
-        held_out = held_out + factor * member.held_out
+        factor = logit_scale(judged(member.held_out))
+        lines.append(Line(factor * member.model.weight, factor * member.model.bias))
+        scores.append(factor * member.held_out)
         place = member.place
-    line = Line(np.asarray(weight), np.asarray(bias))
+    line, held_out = Linear().mean(lines), np.mean(scores, axis=0)
     if rows.n_classes <= MANY_CLASSES:
-        sample = judged(np.asarray(held_out))
+        sample = judged(held_out)
         map = StructuredMatrix().fit(sample.inputs, sample.labels, sample.sample_weight)
         line = Line(line.weight / map.temperature_, line.bias / map.temperature_, map.coefficients_)
         held_out = linked(held_out / map.temperature_, map.coefficients_)

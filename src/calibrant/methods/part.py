@@ -51,10 +51,18 @@ class Part:
         return len(self.labels)
 
     def __getitem__(self, rows: Any) -> Part:
-        own = {name: None if (v := getattr(self, name)) is None else v[rows] for name in ("sample_weight", "groups")}
-        if self.sparse is not None:
-            own["sparse"] = self.sparse[rows.cpu().numpy() if isinstance(rows, Tensor) else rows]
-        return replace(self, inputs=_rows(self.inputs, rows), labels=self.labels[rows], **own)
+        weights, groups = (None if v is None else v[rows] for v in (self.sample_weight, self.groups))
+        columns = self.sparse
+        if columns is not None:
+            columns = columns[rows.cpu().numpy() if isinstance(rows, Tensor) else rows]
+        return replace(
+            self,
+            inputs=_rows(self.inputs, rows),
+            labels=self.labels[rows],
+            sample_weight=weights,
+            groups=groups,
+            sparse=columns,
+        )
 
     def __add__(self, other: Part) -> Part:
         """Both parts joined. Weights are relative within each part; each part counts in proportion to its size."""
