@@ -223,7 +223,6 @@ def test_wrong_files(tmp_path):
         ({"version": 1}, "version 1 of the format.* fit and save again"),
         ({"class": "os.system"}, "unknown"),
         ({"format": "calibrant.posthoc"}, "does not name the format"),
-        ({"format": "calibrant.estimators"}, "version 4 of the format"),
         ({"params": {"folds": {"value": 3}}}, "damaged"),
         ({"state": {}}, "damaged"),
         ({"state": header["state"] | {"n_features_in_": {"value": 3}}}, "for each of 3 columns"),
