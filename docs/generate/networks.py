@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from benchmarks.recipes import table
 from docs.generate.stored import stored, words
 
 from calibrant.experiments.networks.page import LABELS, TARGET, NetworkCase, cases_of
@@ -49,4 +50,9 @@ def _sentences(cases: list[NetworkCase]) -> str:
     )
 
 
-SECTIONS = {"networks": networks}
+def recipes() -> str:
+    """The comparison above 4,096 samples."""
+    return table(list(stored("recipes").records))
+
+
+SECTIONS = {"networks": networks, "recipes": recipes}

@@ -13,7 +13,7 @@ from calibrant.methods.confidence_map import WithConfidenceMap
 from calibrant.methods.default import NEW, PLAIN, TUNED
 from calibrant.methods.loaded import as_part
 from calibrant.methods.newness import is_new, is_pretrained
-from calibrant.methods.recipes import RECIPES, recipe_for
+from calibrant.methods.recipes import RECIPES, SMALL_RECIPES, recipe_for
 from calibrant.methods.task import Unchanged
 from calibrant.methods.varied_rates import VariedRates
 from calibrant.metrics import nll
@@ -29,7 +29,7 @@ def test_small_data_get_several_networks_and_everything_else_one():
     for model in (net, None, lambda seed: nn.Linear(2, 2)):
         assert default_method(model, small) == CrossFitted()
     assert default_method(net, Task(part(20), None, 2)) == CrossFitted()
-    recipe = RECIPES["perceptron"]
+    recipe = SMALL_RECIPES["perceptron"]
     assert default_method(net, large) == WithConfidenceMap(recipe)
     assert default_method(net, large, "temperature") == WithConfidenceMap(recipe, hidden=0)
     assert default_method(net, Task(part(5000), None, 2)) == recipe
@@ -37,7 +37,7 @@ def test_small_data_get_several_networks_and_everything_else_one():
 
 def test_loaders_of_few_samples_get_several_networks_too():
     net, samples = nn.Linear(2, 2), TensorDataset(torch.randn(20, 2), torch.arange(20) % 2)
-    recipe = RECIPES["perceptron"]
+    recipe = SMALL_RECIPES["perceptron"]
     several, one = WithConfidenceMap(VariedRates(NEW, 3)), WithConfidenceMap(recipe)
     many = TensorDataset(torch.zeros(5000, 2), torch.arange(5000) % 2)
     cases = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 
 import pytest
@@ -80,19 +81,21 @@ def test_the_rate_depends_on_the_number_of_trainable_parameters():
     assert recipe_for(conv()) == SMALL_RECIPES["convolution"]
     net[1](torch.randn(2, 400, 3, 3))
     assert recipe_for(net).optimizer == RECIPES["convolution"].optimizer
-    assert recipe_for(net).kind.startswith("pretrained convolutional")
+    assert recipe_for(net).kind.endswith("BatchNorm, pretrained")
     assert recipe_for(net, pretrained=True) == RECIPES["pretrained"]
     net[3] = nn.Linear(400, 3000)
     assert recipe_for(net) == RECIPES["pretrained"]
     net[3].weight.requires_grad_(False)
-    assert recipe_for(net).optimizer == RECIPES["convolution"].optimizer
+    assert recipe_for(net).optimizer == SMALL_RECIPES["convolution"].optimizer
 
 
 def test_the_result_says_what_was_taken_and_why(capsys):
     result = calibrant.fit(perceptron(), rows(4100), rows(200, 1), epochs=1, verbose=True)
-    told = "perceptron: AdamW, one cycle up to 0.004"
+    told = "small perceptron: AdamW, one cycle up to 0.004"
     assert result.extras["method"] == told
-    assert told in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert told in shown
+    assert re.search(r"epoch 1 of 1, training loss \d\.\d+, validation loss \d\.\d+\n", shown)
     assert story_of(RECIPES["convolution"], conv()) == "convolutional network with BatchNorm: SGD, one cycle up to 0.1"
 
 
@@ -132,7 +135,7 @@ def test_own_optimizer_schedule_and_loss_train_one_calibrated_network():
     assert len(result.modules) == 1
     assert result.temperature is not None
     assert (min(shares), max(shares)) == (0.0, 1.0)
-    assert result.extras["method"].startswith("perceptron: SGD, a schedule of its own")
+    assert result.extras["method"].startswith("small perceptron: SGD, a schedule of its own")
     with pytest.raises(ValueError, match=r"schedule must be .one-cycle., .cosine. or .constant."):
         calibrant.fit(perceptron(), rows(300), rows(100, 1), schedule="step")
     with pytest.raises(ValueError, match="has no optimizer"):

@@ -78,7 +78,8 @@ def calibrate_gathered(
     if not isinstance(model, nn.Module):
         advice = other_models(model)
         raise TypeError(f"model must be a trained nn.Module; got {type(model).__name__}.{advice}")
-    check_calibrator(calibrator, "calibrator")
+    if calibrator != "map":
+        check_calibrator(calibrator, "calibrator")
     twin = copied(example_of(model, 0, device)).eval()
     part = as_part(val, twin, labels, "val")
     few = few_inputs(part)

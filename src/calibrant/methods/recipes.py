@@ -50,7 +50,8 @@ SMALL_RECIPES: dict[Kind, AveragedNetwork] = {
         "small convolutional network with BatchNorm", SGD(0.3, momentum=0.9, nesterov=True, weight_decay=5e-4)
     ),
     "transformer": _recipe("small transformer", AdamW(6e-3, weight_decay=0.5, decay_on="weights", clip_norm=1.0)),
-    "recurrent": _recipe("small recurrent network", AdamW(1e-2, weight_decay=0.2, decay_on="weights", clip_norm=1.0)),
+    "recurrent": _recipe("small recurrent network", AdamW(2e-2, weight_decay=0.2, decay_on="weights", clip_norm=1.0)),
+    "perceptron": _recipe("small perceptron", AdamW(4e-3, weight_decay=0.5, decay_on="weights")),
 }
 """Small networks bear higher rates, and need them in a short run."""
 SMALL, LARGE = 100_000, 1_000_000
@@ -65,8 +66,8 @@ def recipe_for(module: nn.Module, pretrained: bool | None = None) -> AveragedNet
     """
     kind, count = kind_of(module, pretrained), sum(p.numel() for p in module.parameters() if p.requires_grad)
     if kind == "pretrained" and pretrained is None and count <= LARGE:
-        row = RECIPES[kind_of(module, pretrained=False)]
-        return replace(row, kind=f"pretrained {row.kind} with at most a million trainable parameters")
+        row = recipe_for(module, pretrained=False)
+        return replace(row, kind=f"{row.kind}, pretrained")
     return SMALL_RECIPES.get(kind, RECIPES[kind]) if count < SMALL else RECIPES[kind]
 
 
