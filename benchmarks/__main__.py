@@ -13,7 +13,19 @@ from pathlib import Path
 from benchmarks.harness import RESULTS, markdown, show, write
 from calibrant.report.results import read_results, write_results
 
-GROUPS = ("classifiers", "defaults", "engine", "gpu", "large", "metrics", "networks", "pool", "posthoc", "reproduce")
+GROUPS = (
+    "classifiers",
+    "defaults",
+    "engine",
+    "gpu",
+    "large",
+    "metrics",
+    "networks",
+    "pool",
+    "posthoc",
+    "reproduce",
+    "wide",
+)
 
 
 def main() -> None:

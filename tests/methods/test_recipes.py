@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 
 import pytest
@@ -92,7 +93,9 @@ def test_the_result_says_what_was_taken_and_why(capsys):
     result = calibrant.fit(perceptron(), rows(4100), rows(200, 1), epochs=1, verbose=True)
     told = "small perceptron: AdamW, one cycle up to 0.004"
     assert result.extras["method"] == told
-    assert told in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert told in shown
+    assert re.search(r"epoch 1 of 1, training loss \d\.\d+, validation loss \d\.\d+\n", shown)
     assert story_of(RECIPES["convolution"], conv()) == "convolutional network with BatchNorm: SGD, one cycle up to 0.1"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from numbers import Integral, Real
@@ -23,6 +24,7 @@ from calibrant._settings import check_whole, shown
 from calibrant.bilevel import Callback, History, ProgressBar
 from calibrant.bilevel.callbacks.base import as_callbacks
 from calibrant.data.copies import joined
+from calibrant.estimators.effort import Effort
 from calibrant.estimators.folds import Splits, group_numbers, near_groups
 from calibrant.estimators.history import Runs
 from calibrant.estimators.networks import freeze
@@ -118,6 +120,11 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         classes, codes = encode(y, weights)
         if self.class_weight is not None:
             warn_of_class_weight(classes, codes, sample_weight, weights)
+        if X.sparse is not None:
+            effort = Effort(len(y), X.dense.shape[1], X.sparse.shape[1], X.sparse.nnz, len(classes))
+            effort.check()
+            if self.verbose:
+                print(f"{type(self).__name__}: {effort.told}", file=sys.stderr)
         samples = Samples(X, codes, weights, group_numbers(groups, y))
         given = self._given_validation(*validation, classes, wide=X.sparse is not None)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))

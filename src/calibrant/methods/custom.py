@@ -211,7 +211,7 @@ def fit(
     resumable = None if checkpoint is None else Resumable(checkpoint, checkpoint_seconds)
     interrupt = Interruptible()
     guards: list[Callback] = [Opening(resumable), *([resumable] if resumable else []), interrupt, Progress(verbose)]
-    watchers = [callback for callback in callbacks if isinstance(callback, Watcher)]
+    watchers = [callback for callback in (*guards, *callbacks) if isinstance(callback, Watcher)]
     for watcher in watchers:
         watcher.watch(second)
     with interrupt.listening(), generators_restored(next(given.parameters())):

@@ -50,7 +50,7 @@ class Line:
 
     def scores(self, inputs: np.ndarray, sparse: csr_array | None = None) -> np.ndarray:
         """Logits, (n, C), of the sparse columns if there are any."""
-        logits = np.asarray((inputs if sparse is None else sparse) @ self.weight.T + self.bias)
+        logits = np.asarray((inputs if sparse is None else sparse) @ self.weight.T, dtype=np.float64) + self.bias
         return logits if self.link is None else linked(logits, self.link)
 
 
@@ -181,7 +181,9 @@ def cross_fit_sparse(rows: Rows, folds: Folds, seed: int, judged: Callable[[np.n
 
 def _line(coef: np.ndarray, intercept: np.ndarray, present: np.ndarray, train: Rows) -> Line:
     """A linear model for all classes. Of two classes, the first has the logit 0; absent classes have a low constant."""
-    weight, bias = np.zeros((train.n_classes, coef.shape[1])), np.full(train.n_classes, unseen(train))
+    precision = np.float64 if train.sparse is None else np.float32  # there can be millions of coefficients
+    weight = np.zeros((train.n_classes, coef.shape[1]), dtype=precision)
+    bias = np.full(train.n_classes, unseen(train))
     bias[present] = 0.0
     columns = present if len(coef) == len(present) and len(present) != 1 else present[1:]
     weight[columns], bias[columns] = coef[: len(columns)], intercept[: len(columns)]
