@@ -334,7 +334,7 @@ def test_mixed_types_in_one_column_are_categories():
     [
         ("{0:02d}.{1:02d}.2023", "look like dates. Write them as 2024-12-31"),
         ("{1}/{0}/2023 12:00", "look like dates. Write them as 2024-12-31"),
-        ("K{0}-{1}", "look like names or free text"),
+        ("K{0}-{1}", "look like names or free text. If it matters, name it as a text column"),
         ("word {0} of {1}", "look like names or free text"),
     ],
 )

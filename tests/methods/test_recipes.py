@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 
 import pytest
@@ -92,7 +93,9 @@ def test_the_result_says_what_was_taken_and_why(capsys):
     result = calibrant.fit(perceptron(), rows(4100), rows(200, 1), epochs=1, verbose=True)
     told = "small perceptron: AdamW, one cycle up to 0.004"
     assert result.extras["method"] == told
-    assert told in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert told in shown
+    assert re.search(r"epoch 1 of 1, training loss \d\.\d+, validation loss \d\.\d+\n", shown)
     assert story_of(RECIPES["convolution"], conv()) == "convolutional network with BatchNorm: SGD, one cycle up to 0.1"
 
 
@@ -223,3 +226,65 @@ def test_a_network_at_chance_level_is_told():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         calibrant.fit(perceptron(), (x, y), rows(300, 1), epochs=2, networks=1)
+
+
+class Viewed(nn.Module):
+    """A network that fails in the channels-last format, where ``view`` needs ``reshape``."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4)), nn.Linear(16, 3)
+
+    def forward(self, x):
+        return self.head(self.body(x).view(len(x), -1))
+
+
+class FullPrecision(nn.Module):
+    """A network that fails in bfloat16."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return torch.zeros(len(x), 3).index_add(0, torch.arange(len(x)), self.layer(x))
+
+
+class Last(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm, self.head = nn.LSTM(1, 8, batch_first=True), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head(self.lstm(x[..., None])[0][:, -1])
+
+
+def encoder():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    return nn.Sequential(nn.Unflatten(1, (4, 1)), nn.Linear(1, 8), layer, nn.Flatten(), nn.Linear(32, 3))
+
+
+@pytest.mark.parametrize(
+    ("build", "shape", "told"),
+    [
+        (perceptron, (4,), None),
+        (Last, (4,), None),
+        (encoder, (4,), None),
+        (Viewed, (2, 4, 4), "with the channels-last format, so"),
+        (FullPrecision, (4,), "with bfloat16 and the channels-last format, so"),
+    ],
+)  # fmt: skip
+def test_bfloat16_is_left_out_where_a_network_fails_with_it(monkeypatch, build, shape, told):
+    """As on a GPU: torch has bfloat16 on a CPU too."""
+    monkeypatch.setattr(AveragedNetwork, "uses_bfloat16", lambda self, model: self.precision == "auto")
+    x, y = torch.randn(60, *shape), torch.arange(60) % 3
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        result = calibrant.fit(build(), (x, y), (x, y.clone()), epochs=2, networks=1)
+    assert [str(w.message) for w in found if "cannot be trained with" in str(w.message)] == (
+        [f"The network cannot be trained {told} it is trained without, which is slower. "
+         'Pass precision="float32" to avoid this warning.'] if told else []
+    )  # fmt: skip
+    assert result.extras["method"].endswith("bfloat16") == (build is not FullPrecision)
+    assert result.solution.problem.autocast == (None if build is FullPrecision else torch.bfloat16)
+    assert result.probs(x).isfinite().all()

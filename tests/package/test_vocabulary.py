@@ -1,6 +1,5 @@
 """Tests of the public names: CONTRIBUTING's vocabulary, one spelling, and one meaning for each class name."""
 
-import ast
 import functools
 import importlib
 import inspect
@@ -13,7 +12,7 @@ from sklearn.base import BaseEstimator
 
 import calibrant
 
-from .source import FILES, ROOT, name_of, parse
+from .source import ROOT
 
 FORBIDDEN = {
     "lr": "learning_rate",
@@ -164,15 +163,6 @@ def test_public_names_mean_one_thing():
         if inspect.isclass(value) or (inspect.isfunction(value) and name not in SAME_QUANTITY | SAME_COMMAND):
             found[name].add((getattr(value, "__module__", module), getattr(value, "__qualname__", name)))
     assert {name: homes for name, homes in found.items() if len(homes) > 1} == {}
-
-
-def test_class_names_are_used_once():
-    homes = defaultdict(list)
-    for file in FILES:
-        for node in parse(file).body:
-            if isinstance(node, ast.ClassDef):
-                homes[node.name].append(name_of(file))
-    assert {name: files for name, files in homes.items() if len(files) > 1} == {}
 
 
 def test_contributing_lists_the_vocabulary():

@@ -148,7 +148,7 @@ def _looks(column: np.ndarray) -> str:
     values = [v for v in texts(column) if v is not None]
     if 2 * sum(bool(_OTHER_DATE.fullmatch(v)) for v in values) > len(values):
         return "dates. Write them as 2024-12-31 if they matter."
-    return "names or free text. Turn it into numbers or fewer categories if it matters."
+    return "names or free text. If it matters, name it as a text column, or turn it into numbers or fewer categories."
 
 
 def _number_with_unit(values: list[str]) -> str | None:

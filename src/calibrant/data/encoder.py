@@ -213,7 +213,8 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         if all(isinstance(encoding, Dropped) for encoding, _ in chosen):
             reasons = ", ".join(f"{e.name!r}: {e.why}" for e, _ in chosen if isinstance(e, Dropped))
             raise ValueError(
-                f"No column of the table can be used (n_samples={rows}; {reasons}). Give columns that vary."
+                f"No column of the table can be used (n_samples={rows}; {reasons}). Give columns that vary, or name "
+                "columns of free text."
             )
         notes = [note for _, note in chosen if note]
         self._set([encoding for encoding, _ in chosen], notes=notes, named=named, limit=LIMIT)

@@ -112,7 +112,7 @@ def fit(
     seed : int
         Seed for the order of batches, dropout, augmentation, and redrawn parameters.
     compile : {"auto", None, "trace", "inductor"}
-        See :func:`calibrant.bilevel.solve`. ``"auto"`` runs your modules eagerly and in their own precision.
+        See :func:`calibrant.bilevel.solve`. ``"auto"`` runs your modules eagerly; the recipes choose the precision.
         ``"trace"`` is faster for small networks and long runs. On a GPU, ``"inductor"`` makes the methods of
         :mod:`calibrant.methods.images` use bfloat16 and the channels-last format, too. This is faster, but not every
         module allows it: with channels last, ``view`` fails where ``reshape`` works.
@@ -211,7 +211,7 @@ def fit(
     resumable = None if checkpoint is None else Resumable(checkpoint, checkpoint_seconds)
     interrupt = Interruptible()
     guards: list[Callback] = [Opening(resumable), *([resumable] if resumable else []), interrupt, Progress(verbose)]
-    watchers = [callback for callback in callbacks if isinstance(callback, Watcher)]
+    watchers = [callback for callback in (*guards, *callbacks) if isinstance(callback, Watcher)]
     for watcher in watchers:
         watcher.watch(second)
     with interrupt.listening(), generators_restored(next(given.parameters())):
@@ -232,7 +232,8 @@ def fit(
         resumable.clear()
     modules = [network.export(copied(given)).eval() for network in fitted.networks]
     if story:
-        fitted.extras["method"] = story
+        in_full = all(getattr(network.problem, "autocast", None) is None for network in fitted.networks)
+        fitted.extras["method"] = story.removesuffix(", bfloat16") if in_full else story
     if not interrupt.pressed:
         with generators_restored(next(given.parameters())):
             warn_at_chance(fitted.probs, first if second is None else second)

@@ -16,6 +16,9 @@ from typing import Any
 from calibrant.bilevel import Callback, ProgressBar
 from calibrant.bilevel.checkpoint import load_run, save_run
 from calibrant.bilevel.run import Run
+from calibrant.methods.watching import Watcher
+from calibrant.metrics import nll
+from calibrant.models.seeding import generators_restored
 
 INTERRUPTED = "interrupted"
 """The reason of an interrupted run in ``Solution.reasons``."""
@@ -143,8 +146,12 @@ class Interruptible(Callback):
             )
 
 
-class Progress(ProgressBar):
-    """A progress bar on a terminal; elsewhere a line every few seconds, with the remaining time."""
+class Progress(ProgressBar, Watcher):
+    """A progress bar on a terminal; elsewhere a line every few seconds, with the remaining time.
+
+    Both show the epoch, the training loss, and the validation loss of a single network, which is computed again only
+    while this takes less than a tenth of the time.
+    """
 
     SECONDS = 5.0
 
@@ -153,9 +160,11 @@ class Progress(ProgressBar):
         self.verbose = verbose
         self._lines = verbose and not sys.stderr.isatty()
         self._first = 0
+        self._validated = ""
+        self._again = 0.0
 
     def on_start(self, run: Run) -> None:
-        self._first = run.step
+        self._first, self._validated, self._again = run.step, "", 0.0
         if self._lines:
             self._begin = self._shown = time.perf_counter()
         elif self.verbose:
@@ -178,3 +187,20 @@ class Progress(ProgressBar):
     def on_end(self, run: Run) -> None:
         if self.verbose and not self._lines:
             super().on_end(run)
+
+    def _losses(self, run: Run) -> str:
+        batches, steps = run.problem.train.batches, run.hypergradient.steps
+        epochs = max(1, round(run.outer_steps * steps / batches))  # a run ends after a whole outer step
+        epoch = min(epochs, -(-run.step * steps // batches))
+        begin = time.perf_counter()
+        if begin >= self._again:
+            with generators_restored(run.state.params):
+                outputs = self.outputs(run)
+            if outputs is not None and self.part is not None:
+                loss = nll(*outputs, from_logits=True, sample_weight=self.part.sample_weight)
+                self._validated = f", validation loss {loss:.4f}"
+            now = time.perf_counter()
+            self._again = now + 10 * (now - begin)
+        members = f", {int(run.active.sum())} of {len(run.active)} networks" if run.is_population else ""
+        loss = run.inner_losses.nanmean().item()
+        return f" epoch {epoch} of {epochs}, training loss {loss:.4f}{self._validated}{members}"

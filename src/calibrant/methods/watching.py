@@ -33,13 +33,17 @@ class Watcher(Callback):
 
     def validation(self, run: Run) -> dict[str, float]:
         """Scores of the current network on the validation part; empty if several networks are trained at once."""
+        outputs = self.outputs(run)
+        return {} if outputs is None or self.part is None else calibration_scores(*outputs, self.part.sample_weight)
+
+    def outputs(self, run: Run) -> tuple[Tensor, Tensor] | None:
+        """Logits of the current network and labels of the validation part; None if there is no part or one network."""
         problem, state = run.problem, run.state
         if self.part is None or not isinstance(problem, Bilevel):
-            return {}
+            return None
         net = problem.view.bind(state.params, state.buffers, train=False, autocast=problem.autocast)
         with torch.no_grad():
-            outputs = self.part.predicted(lambda inputs: net.logits(inputs).double())
-        return calibration_scores(*outputs, self.part.sample_weight)
+            return self.part.predicted(lambda inputs: net.logits(inputs).double())
 
 
 def calibration_scores(logits: Any, labels: Any, sample_weight: Any = None) -> dict[str, float]:
