@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sized
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, distributed, nn
@@ -126,7 +127,7 @@ def gathered(loader: Any, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tenso
     sampler = getattr(loader, "sampler", None)
     if isinstance(sampler, DistributedSampler):
         places = sampler.rank + sampler.num_replicas * torch.arange(len(labels), device="cpu")
-        first = places < len(sampler.dataset)  # the sampler repeats rows at the end
+        first = places < len(cast(Sized, sampler.dataset))  # the sampler repeats rows at the end
         logits, labels = logits[first], labels[first]
     shares: list[Any] = [None] * distributed.get_world_size()
     distributed.all_gather_object(shares, (logits, labels))
