@@ -39,7 +39,6 @@ FRAGMENTS = {
         "data/vision/images",
         "data/vision/readers",
         "data/vision/unpickling",
-        "estimators/cross_files",
         "estimators/networks",
         "estimators/persistence",
         "estimators/selective",
