@@ -197,3 +197,11 @@ def test_a_classifier_takes_the_names_of_text_columns():
     clf = SelfCalibratedClassifier(epochs=1, folds=2, repeats=1, members=("network",), text_columns="kind")
     clf.fit(frame, np.arange(100) % 3 == 0)
     assert [column.kind for column in clf.encoder_.columns_] == ["numeric", "text"]
+
+
+def test_rows_that_share_a_text_are_no_copies(recwarn):
+    frame, y = job_titles(2000, 0)
+    frame["age"] = np.random.default_rng(0).integers(20, 60, len(frame))
+    members = ("network",)
+    SelfCalibratedClassifier(4, epochs=1, folds=2, repeats=1, members=members, random_state=0).fit(frame, y)
+    assert not [w for w in recwarn if "near copy" in str(w.message)]
