@@ -17,6 +17,7 @@ from calibrant._settings import check_fraction
 from calibrant._whole import whole_file
 from calibrant._words import listed
 from calibrant.data.columns import Columns, each, is_missing
+from calibrant.data.free_text import FreeText
 from calibrant.data.labels import as_labels
 from calibrant.data.number_reader import NumberReader
 from calibrant.data.table_chunks import read_chunks
@@ -118,6 +119,8 @@ def predict(
     summary, errors = Summary(withheld=None if loaded.rule is None else 0), StreamingECE()
     seen: dict[str, None] = {}
     unseen: dict[str, dict[str, None]] = {}
+    encodings = [] if loaded.encoder is None else loaded.encoder.columns_
+    wordless = [encoding for encoding in encodings if isinstance(encoding, FreeText)]
     date_ranges, outside = loaded.about.get("dates", {}), Counter[str]()
     reader = NumberReader(table.name, loaded.marks, {*loaded.features, *([loaded.target] if loaded.target else [])})
     with _written(out) as put:
@@ -128,6 +131,7 @@ def predict(
             seen |= dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning))
             for name, values in loaded.unseen(columns).items():
                 unseen.setdefault(name, {}).update(dict.fromkeys(values[:SHOWN]))
+            wordless = [text for text in wordless if not text.terms(columns[text.name]).nnz]
             outside.update(outside_dates(columns, date_ranges))
             output = prediction_columns(loaded, probs)
             if rule is not None:
@@ -147,6 +151,10 @@ def predict(
     summary.notes += [
         f"Column {name!r} holds categories that training did not see ({listed(values, SHOWN)}), which count as rare."
         for name, values in unseen.items()
+    ]
+    summary.notes += [
+        f"Column {text.name!r} has no text, or no word or group of letters that training saw. All its rows count as empty."
+        for text in wordless
     ]
     summary.notes += date_notes(outside, date_ranges, summary.rows, "row")
     return summary
