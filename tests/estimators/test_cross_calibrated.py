@@ -2,6 +2,7 @@
 
 import warnings
 
+import joblib
 import numpy as np
 import pandas as pd
 import pytest
@@ -334,3 +335,25 @@ def test_only_the_proportions_of_weights_count():
         for factor in (0.01, 100)
     )
     np.testing.assert_allclose(small, large, rtol=0, atol=1e-3)
+
+
+def test_pickle_keeps_it_and_save_says_so(tmp_path):
+    X, y = three_classes()
+    clf = CrossCalibrated(GaussianNB(), random_state=0).fit(X, y)
+    joblib.dump(clf, tmp_path / "model")
+    again = joblib.load(tmp_path / "model")
+    assert np.array_equal(again.predict_proba(X), clf.predict_proba(X))
+    assert again.rejection_rule(risk=0.2) == clf.rejection_rule(risk=0.2)
+    for call in (clf.save, CrossCalibrated.load):
+        with pytest.raises(TypeError, match=r"joblib.*pickle, or skops"):
+            call(tmp_path / "model", about={})
+
+
+def test_scores_do_not_depend_on_the_scale_of_weights():
+    X, y = three_classes()
+    weights = np.random.default_rng(0).uniform(0.5, 2, len(y))
+    first, second = (
+        CrossCalibrated(GaussianNB(), random_state=0).fit(X, y, sample_weight=scale * weights).predict_proba(X)
+        for scale in (0.01, 100)
+    )
+    np.testing.assert_allclose(first, second, rtol=1e-9)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import warnings
-from collections.abc import Mapping
 from numbers import Integral
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 from scipy.special import log_softmax, softmax
@@ -220,28 +218,15 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         """Logarithms of :meth:`predict_proba`."""
         return np.log(self.predict_proba(X))
 
-    def save(self, path: str | os.PathLike[str], *, about: Mapping[str, Any] | None = None) -> None:
-        """Write the fitted classifier to one file: arrays as safetensors, the rest as JSON in its header.
+    @staticmethod
+    def save(*_: Any, **__: Any) -> NoReturn:
+        """Raise an error: this classifier holds models of scikit-learn, which pickle, joblib or skops store."""
+        raise TypeError(
+            "CrossCalibrated has no file format of its own, as it holds models of scikit-learn. Use joblib.dump and "
+            "joblib.load, pickle, or skops, which executes no code from a file."
+        )
 
-        This works for ``HistGradientBoostingClassifier`` (the default), ``LogisticRegression``, and pipelines of these
-        with ``StandardScaler`` or :class:`calibrant.data.TableEncoder`. Any other estimator raises a ValueError.
-        ``about`` holds your own notes for the file's header: text and numbers. :func:`calibrant.estimators.read_about`
-        reads them.
-        """
-        from calibrant.estimators.persistence import save_classifier
-
-        save_classifier(self, path, about=about)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a file written by :meth:`save`. Loading executes no code, and predictions are equal up to rounding.
-
-        Boosted trees are read as models that only predict, and sum their trees in another order; ``fit`` trains new
-        ones.
-        """
-        from calibrant.estimators.persistence import load_as
-
-        return load_as(cls, path)
+    load = save
 
     def get_metadata_routing(self) -> MetadataRouter:
         """Return the metadata routing, as in :class:`sklearn.calibration.CalibratedClassifierCV`."""
