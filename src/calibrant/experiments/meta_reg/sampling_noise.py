@@ -7,6 +7,7 @@ confidences of ``ce-ts`` in ``results/meta-reg-cifar10.json`` and ``results/meta
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -73,7 +74,8 @@ class Histogram:
         """ECE by draw. ``correct`` has the number of correct images by draw and narrow bin."""
         place = np.minimum((self.confidence * bins).astype(int), bins - 1)
         gap = correct - self.images * self.confidence
-        return sum(np.abs(gap[:, place == own].sum(1)) for own in np.unique(place)) / self.images.sum()  # type: ignore[no-any-return]
+        gaps = np.stack([np.abs(gap[:, place == own].sum(1)) for own in np.unique(place)])
+        return np.asarray(gaps.sum(0) / self.images.sum())
 
 
 def power_of(histogram: Histogram, ece: float, draws: int) -> float:
@@ -126,7 +128,8 @@ def published(histogram: Histogram, eces: Mapping[str, float], draws: int) -> tu
     for two that are right on the same images as far as their accuracies allow. Others on the same images lie between.
     """
     powers = {name: power_of(histogram, ece / 100, draws // 5) for name, ece in eces.items()}
-    rows, differences = [], []
+    rows: list[dict[str, Any]] = []
+    differences: list[dict[str, Any]] = []
     for name, power in powers.items():
         probability = histogram.probability(power)
         rng = np.random.default_rng(1)
@@ -135,18 +138,18 @@ def published(histogram: Histogram, eces: Mapping[str, float], draws: int) -> tu
         rows.append({"method": name, "printed": eces[name] / 100, "std": float(values.std()), "true": float(true)})
     spread = {row["method"]: row["std"] for row in rows}
     for a, b in COMPARED:
-        both = np.stack([histogram.probability(powers[name]) for name in (a, b)])
+        low, high = sorted((powers[a], powers[b]))
         rng = np.random.default_rng(2)
-        likelier = rng.binomial(histogram.images, both.max(0), (draws, both.shape[1]))
-        other = rng.binomial(likelier, both.min(0) / both.max(0))
-        first = np.where(both[0] >= both[1], likelier, other), np.where(both[0] >= both[1], other, likelier)
-        same = histogram.ece(first[0]) - histogram.ece(first[1])
+        # A smaller power is a larger probability: the second network is right where the first is, with this share.
+        likelier = rng.binomial(histogram.images, histogram.probability(low), (draws, len(histogram.images)))
+        other = rng.binomial(likelier, histogram.probability(high - low))
+        same = histogram.ece(likelier) - histogram.ece(other)
         differences.append(
             {
                 "a": a,
                 "b": b,
                 "difference": (eces[a] - eces[b]) / 100,
-                "std_other_images": float(np.hypot(spread[a], spread[b])),
+                "std_other_images": math.hypot(spread[a], spread[b]),
                 "std_same_images": float(same.std()),
             }
         )
