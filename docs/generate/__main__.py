@@ -16,6 +16,7 @@ from docs.generate import (
     first_paper,
     guarantees,
     images,
+    learned_map,
     networks,
     readings,
     readme,
@@ -29,6 +30,7 @@ PAGES = (*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md")
 SECTIONS: dict[str, Callable[[], str]] = {
     **first_paper.SECTIONS,
     **readings.SECTIONS,
+    **learned_map.SECTIONS,
     **sampling_noise.SECTIONS,
     **tables.SECTIONS,
     **alternatives.SECTIONS,
