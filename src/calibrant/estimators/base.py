@@ -21,7 +21,7 @@ from calibrant._device import resolve_device
 from calibrant._fitted import unfitted
 from calibrant._labels import class_columns, warn_of_other_order
 from calibrant._settings import check_whole, shown
-from calibrant.bilevel import Callback, History, ProgressBar
+from calibrant.bilevel import Callback, History
 from calibrant.bilevel.callbacks.base import as_callbacks
 from calibrant.data.copies import joined
 from calibrant.estimators.effort import Effort
@@ -44,6 +44,7 @@ from calibrant.estimators.rejection import RejectMixin
 from calibrant.methods import Fitted, Method, Task, suspicion
 from calibrant.methods.blend import Blend
 from calibrant.methods.dealing import copies_of
+from calibrant.methods.safeguards import Progress
 
 WHOLE = ("steps", "epochs", "batch_size", "folds", "repeats", "last")
 SURE = 1.96
@@ -300,7 +301,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
 
     def _train(self, task: Task, callbacks: Sequence[Callback]) -> tuple[Fitted, list[History]]:
         runs = Runs()
-        bar = [ProgressBar(type(self).__name__, force=True)] if self.verbose else []
+        bar = [Progress(True, type(self).__name__)] if self.verbose else []
         fitted = self._method().fit(task.to(resolve_device(self.device)), callbacks=[runs, *bar, *callbacks])
         return fitted, runs.each
 
