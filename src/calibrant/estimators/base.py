@@ -135,7 +135,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         if given is None and self._holds_out():
             used = samples.take(rows)
             part = used.part(used.preparation(categories, seed))
-            near = near_groups(_compared(part), groups, seed=seed, stacklevel=4)
+            near = near_groups(_compared(part), groups, seed=seed)
             together = joined(joined(used.groups, near), copies_of(part))
             own, other = hold_out(codes[rows], self.validation_fraction, seed=seed, groups=together)
             rows, held = rows[own], rows[other]
@@ -143,7 +143,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         preparation = train.preparation(categories, seed)
         part = train.part(preparation)
         if splits is None and not len(held):
-            near = near_groups(_compared(part), groups, seed=seed, stacklevel=4)
+            near = near_groups(_compared(part), groups, seed=seed)
             part = part if near is None else replace(part, groups=torch.from_numpy(near))
         task = Task(part, None if val is None else val.part(preparation), len(classes), seed, splits=splits)
         fitted, runs = self._train(task, callbacks)

@@ -7,15 +7,15 @@ import signal
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from calibrant._warnings import warn
 from calibrant.bilevel import Callback, ProgressBar
-from calibrant.bilevel.checkpoint import load_run, save_run
-from calibrant.bilevel.run import Run
+from calibrant.bilevel.running.checkpoints import load_run, save_run
+from calibrant.bilevel.running.run import Run
 from calibrant.methods.watching import Watcher
 from calibrant.metrics import nll
 from calibrant.models.seeding import generators_restored
@@ -139,11 +139,7 @@ class Interruptible(Callback):
     def tell(self) -> None:
         """Warn if training was interrupted."""
         if self.pressed:
-            warnings.warn(
-                "Training was interrupted. The result is the best state so far, calibrated on the validation data.",
-                UserWarning,
-                stacklevel=3,
-            )
+            warn("Training was interrupted. The result is the best state so far, calibrated on the validation data.")
 
 
 class Progress(ProgressBar, Watcher):
