@@ -2,6 +2,7 @@
 
 import warnings
 
+import joblib
 import numpy as np
 import pandas as pd
 import pytest
@@ -334,3 +335,15 @@ def test_only_the_proportions_of_weights_count():
         for factor in (0.01, 100)
     )
     np.testing.assert_allclose(small, large, rtol=0, atol=1e-3)
+
+
+def test_pickle_keeps_it_and_save_says_so(tmp_path):
+    X, y = three_classes()
+    clf = CrossCalibrated(GaussianNB(), random_state=0).fit(X, y)
+    joblib.dump(clf, tmp_path / "model")
+    again = joblib.load(tmp_path / "model")
+    assert np.array_equal(again.predict_proba(X), clf.predict_proba(X))
+    assert again.rejection_rule(risk=0.2) == clf.rejection_rule(risk=0.2)
+    for call in (clf.save, CrossCalibrated.load):
+        with pytest.raises(TypeError, match=r"joblib.*pickle, or skops"):
+            call(tmp_path / "model", about={})

@@ -31,8 +31,6 @@ def main(name: str, folder: Path) -> None:
     for kind, classifier in classifiers.items():
         classifier.fit(X, labels).save(folder / f"{name}-{kind}.calibrant")
         told[kind] = {"classes": classifier.classes_.tolist(), "probs": classifier.predict_proba(X[:5]).tolist()}
-    if hasattr(calibrant.CrossCalibrated, "save"):
-        cross(name, folder, told, X, labels)
     if hasattr(classifier, "encoder_"):
         frame(name, folder, told, classifier, X, labels)
     scores = np.eye(3)[y] * 2 + random.normal(size=(36, 3)).round(2)
@@ -47,16 +45,6 @@ def main(name: str, folder: Path) -> None:
         network(name, folder, told)
         network_with_map(f"{name}-map", folder)
     (folder / f"{name}.json").write_text(json.dumps(told))
-
-
-def cross(name, folder, told, X, labels):
-    """Boosted trees of scikit-learn, calibrated by their own out-of-fold predictions."""
-    from sklearn.ensemble import HistGradientBoostingClassifier
-
-    trees = HistGradientBoostingClassifier(max_iter=3, min_samples_leaf=3, random_state=0)
-    classifier = calibrant.CrossCalibrated(trees, cv=2, random_state=0).fit(X, labels)
-    classifier.save(folder / f"{name}-cross.calibrant")
-    told["cross"] = {"classes": classifier.classes_.tolist(), "probs": classifier.predict_proba(X[:5]).tolist()}
 
 
 def network(name, folder, told):

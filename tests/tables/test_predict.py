@@ -14,11 +14,8 @@ import pytest
 
 pytest.importorskip("typer")
 import pandas as pd
-from sklearn.ensemble import HistGradientBoostingClassifier
-from sklearn.pipeline import make_pipeline
 
-from calibrant import CrossCalibrated, SelfCalibratedClassifier
-from calibrant.data import TableEncoder
+from calibrant import SelfCalibratedClassifier
 from calibrant.data.table_chunks import read_chunks
 from calibrant.data.tables import read_columns
 from calibrant.metrics import ece
@@ -310,20 +307,6 @@ def test_memory_does_not_grow_with_the_table(trained, tmp_path):
         peaks.append(int(done.stdout) * 1024)
         assert Path(tmp_path / "out.csv").read_bytes().count(b"\n") == 240 * times + 1
     assert peaks[1] - peaks[0] < 40e6
-
-
-def test_a_cross_calibrated_classifier_predicts_tables(new, tmp_path):
-    table = churn()
-    features = ["spent (€)", "plan", "visits"]
-    pipeline = make_pipeline(TableEncoder(), HistGradientBoostingClassifier(max_iter=3, random_state=0))
-    clf = CrossCalibrated(pipeline, cv=2, random_state=0).fit(table[features], table["left?"])
-    clf.save(tmp_path / "own.calibrant")
-    summary = predict(tmp_path / "own.calibrant", new, tmp_path / "out.csv", chunk=40, set_coverage=0.9)
-    assert any("gold" in note for note in summary.notes)
-    found = pd.read_csv(tmp_path / "out.csv")
-    wanted = clf.predict_proba(pd.read_csv(new)[features])
-    np.testing.assert_allclose(found[["prob_no", "prob_yes"]], wanted, atol=1e-8)
-    assert "withheld" not in found
 
 
 def test_a_summary_as_json(trained, new, tmp_path):

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import warnings
-from collections.abc import Mapping
 from numbers import Integral
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import numpy as np
 from scipy.special import log_softmax, softmax
@@ -20,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, has_fit_para
 
 from calibrant._fitted import unfitted
 from calibrant._labels import warn_of_other_order
+from calibrant._warnings import warn
 from calibrant.data.copies import independent_size
 from calibrant.estimators.fold_models import (
     default_trees,
@@ -161,7 +159,7 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         self._check_estimator()
         X, y = indexable(as_table(X), as_targets(y))
         if self.estimator is None:  # a pipeline of the user may leave the column out
-            warn_of_row_numbers(X, stacklevel=4)
+            warn_of_row_numbers(X)
         y = column_or_1d(y, warn=True)
         if not len(y):
             raise ValueError("Found array with 0 sample(s); give at least two rows of different classes.")
@@ -220,28 +218,15 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         """Logarithms of :meth:`predict_proba`."""
         return np.log(self.predict_proba(X))
 
-    def save(self, path: str | os.PathLike[str], *, about: Mapping[str, Any] | None = None) -> None:
-        """Write the fitted classifier to one file: arrays as safetensors, the rest as JSON in its header.
+    @staticmethod
+    def save(*_: Any, **__: Any) -> NoReturn:
+        """Raise an error: this classifier holds models of scikit-learn, which pickle, joblib or skops store."""
+        raise TypeError(
+            "CrossCalibrated has no file format of its own, as it holds models of scikit-learn. Use joblib.dump and "
+            "joblib.load, pickle, or skops, which executes no code from a file."
+        )
 
-        This works for ``HistGradientBoostingClassifier`` (the default), ``LogisticRegression``, and pipelines of these
-        with ``StandardScaler`` or :class:`calibrant.data.TableEncoder`. Any other estimator raises a ValueError.
-        ``about`` holds your own notes for the file's header: text and numbers. :func:`calibrant.estimators.read_about`
-        reads them.
-        """
-        from calibrant.estimators.persistence import save_classifier
-
-        save_classifier(self, path, about=about)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a file written by :meth:`save`. Loading executes no code, and predictions are equal up to rounding.
-
-        Boosted trees are read as models that only predict, and sum their trees in another order; ``fit`` trains new
-        ones.
-        """
-        from calibrant.estimators.persistence import load_as
-
-        return load_as(cls, path)
+    load = save
 
     def get_metadata_routing(self) -> MetadataRouter:
         """Return the metadata routing, as in :class:`sklearn.calibration.CalibratedClassifierCV`."""
@@ -307,11 +292,9 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         if weights is not None and has_fit_parameter(estimator, "sample_weight"):
             to_fit["sample_weight"] = weights
         elif weights is not None and not any(name.endswith("sample_weight") for name in fit_params):
-            warnings.warn(
+            warn(
                 f"{type(estimator).__name__} does not accept sample_weight, so the weights count in the calibration "
-                "only. Give the weights of a pipeline to one of its steps too: fit(…, step__sample_weight=weights).",
-                UserWarning,
-                stacklevel=4,  # the caller of fit
+                "only. Give the weights of a pipeline to one of its steps too: fit(…, step__sample_weight=weights)."
             )
         return to_fit, {} if groups is None else {"groups": groups}
 
@@ -324,7 +307,7 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         if not isinstance(self.cv, Integral):
             return named_splits(self.cv, X, y, used=used, **to_split), numbers
         number, own = fold_count(self.cv), _safe_indexing(X, rows)
-        named = near_groups(standardised(own), None, seed=seed, stacklevel=5) if numbers is None else numbers[rows]
+        named = near_groups(standardised(own), None, seed=seed) if numbers is None else numbers[rows]
         splits, found = dealt_splits(own, codes[rows], number, seed=seed, groups=named)
         together = None if found is None else np.zeros(len(y), dtype=int)
         if together is not None:

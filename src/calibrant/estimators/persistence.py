@@ -19,12 +19,9 @@ from calibrant.data.projection import Projection
 from calibrant.data.scaling import Scaling
 from calibrant.estimators.base import NetworkClassifier
 from calibrant.estimators.bo4sc import BO4SCClassifier
-from calibrant.estimators.cross_calibrated import CrossCalibrated
-from calibrant.estimators.cross_files import build_cross, cross_parts
 from calibrant.estimators.networks import Frozen, from_tree, to_tree
 from calibrant.estimators.selective import HeldOut, check_out_of_fold, without_large
 from calibrant.estimators.self_calibrated import SelfCalibratedClassifier
-from calibrant.estimators.stored_models import encoder_values
 from calibrant.methods import BO4SC, Mixture
 from calibrant.methods.blend import Blend
 from calibrant.methods.forest import Forest
@@ -33,10 +30,7 @@ from calibrant.methods.mean_trees import MeanTrees
 from calibrant.methods.pool import Pool
 
 Kind = TypeVar("Kind")
-Classifier = NetworkClassifier | CrossCalibrated
-CLASSIFIERS: dict[str, type[Classifier]] = {
-    c.__name__: c for c in (BO4SCClassifier, SelfCalibratedClassifier, CrossCalibrated)
-}
+CLASSIFIERS: dict[str, type[NetworkClassifier]] = {c.__name__: c for c in (BO4SCClassifier, SelfCalibratedClassifier)}
 FORMAT = Format("classifier", CLASSIFIERS, "save or `calibrant train`")
 _METHOD, _MODEL, _SCALING, _ENCODER, _HELD_OUT = "method", "model_", "scaling_", "encoder_", "held_out_"
 _PROJECTION = "projection_"
@@ -52,11 +46,10 @@ OTHERS: dict[str, type[Forest] | type[Line] | type[MeanTrees]] = {
 
 
 def save_classifier(
-    classifier: Classifier, path: str | os.PathLike[str], *, about: Mapping[str, Any] | None = None
+    classifier: NetworkClassifier, path: str | os.PathLike[str], *, about: Mapping[str, Any] | None = None
 ) -> None:
     """Write a fitted classifier to one file; :func:`load_classifier` reads it back with equal predictions, bit for bit.
 
-    The predictions of a CrossCalibrated with boosted trees are equal up to rounding.
     ``about`` holds text and numbers that are stored in the file; :func:`calibrant.estimators.read_about` reads them.
     """
     name = type(classifier).__name__
@@ -64,10 +57,6 @@ def save_classifier(
         raise TypeError(f"classifier must be one of {', '.join(CLASSIFIERS)}; got {name}.")
     check_is_fitted(classifier)
     arrays: Arrays = {}
-    if isinstance(classifier, CrossCalibrated):
-        parts = cross_parts(classifier, arrays)
-        FORMAT.write(path, name, arrays, about=about, **parts)
-        return
     params = classifier.get_params(deep=False)
     if isinstance(params["random_state"], np.random.RandomState):
         params["random_state"] = None
@@ -88,9 +77,9 @@ def save_classifier(
     FORMAT.write(path, name, arrays, about=about, **parts)
 
 
-def load_classifier(path: str | os.PathLike[str]) -> Classifier:
+def load_classifier(path: str | os.PathLike[str]) -> NetworkClassifier:
     """Read a classifier that its ``save`` wrote; any other file raises a ValueError that says what is wrong."""
-    classifier: Classifier = FORMAT.read(path, _build)
+    classifier: NetworkClassifier = FORMAT.read(path, _build)
     return classifier
 
 
@@ -107,9 +96,7 @@ def _packed(values: dict[str, Any], prefix: str, arrays: Arrays) -> dict[str, Tr
     return {key: pack(value, prefix + key, arrays) for key, value in values.items()}
 
 
-def _build(kind: type, header: dict[str, Any], arrays: Arrays) -> Classifier:
-    if kind is CrossCalibrated:
-        return build_cross(header, arrays)
+def _build(kind: type, header: dict[str, Any], arrays: Arrays) -> NetworkClassifier:
     params = {key: unpack(value, arrays) for key, value in header["params"].items()}
     state = {key: unpack(value, arrays) for key, value in header["state"].items()}
     if _METHOD in params:
@@ -133,7 +120,10 @@ def _build(kind: type, header: dict[str, Any], arrays: Arrays) -> Classifier:
 
 
 def _plain_encoder(encoder: TableEncoder | None) -> dict[str, Any] | None:
-    return None if encoder is None else encoder_values(encoder)
+    if encoder is None:
+        return None
+    arrays: Arrays = {}
+    return {"json": encoder.to_json(arrays), "arrays": arrays}
 
 
 def _plain_projection(projection: Projection | None) -> tuple[np.ndarray, ...] | None:

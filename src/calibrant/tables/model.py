@@ -55,12 +55,9 @@ class TableModel:
 
     @property
     def encoder(self) -> TableEncoder | None:
-        """The encoder of text, categories and dates: the classifier's own, or the first step of its pipelines."""
-        if hasattr(self.classifier, "encoder_"):
-            encoder = self.classifier.encoder_
-        else:
-            encoder = getattr(self.classifier.estimators_[0], "steps", [(None, None)])[0][1]
-        return encoder if isinstance(encoder, TableEncoder) else None
+        """The encoder of text, categories and dates."""
+        encoder: TableEncoder | None = self.classifier.encoder_
+        return encoder
 
     def _encodings(self, *kinds: type) -> list[Any]:
         return [e for e in self.encoder.columns_ if isinstance(e, kinds)] if self.encoder is not None else []
