@@ -84,7 +84,7 @@ def map_tensors(fn: Callable[[Tensor], Tensor], tree: Any) -> Any:
     if type(tree) in (tuple, list):
         return type(tree)(map_tensors(fn, value) for value in tree)
     if type(tree) is Batch:
-        return Batch._make(map_tensors(fn, value) for value in tree)
+        return Batch(*(map_tensors(fn, value) for value in tree))
     return pytree.tree_map(lambda leaf: fn(leaf) if isinstance(leaf, Tensor) else leaf, tree)
 
 
