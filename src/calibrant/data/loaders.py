@@ -294,7 +294,8 @@ def _table_of(loader: Any) -> Table | None:
     plain = type(loader) is DataLoader and loader.num_workers == 0 and not loader.pin_memory
     if not plain or loader.collate_fn is not default_collate or loader.batch_sampler is None:
         return None
-    data, subset = loader.dataset, None
+    data: Any = loader.dataset
+    subset = None
     if type(data) is Subset:
         data, subset = data.dataset, torch.as_tensor(data.indices)
     return Table(data.tensors, subset) if type(data) is TensorDataset else None

@@ -55,7 +55,7 @@ class Loaded(Part):
             return self
         first = map_tensors(lambda t: t.to(device), (self.inputs, self.labels))
         settings = tuple((dict(self.settings) | {"device": device}).items())
-        memory = None if self.memory is None else []
+        memory: list[tuple[Any, Tensor]] | None = None if self.memory is None else []
         return replace(self, inputs=first[0], labels=first[1], settings=settings, memory=memory)
 
     def remembered(self) -> Part:
