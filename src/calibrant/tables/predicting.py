@@ -153,7 +153,7 @@ def predict(
         for name, values in unseen.items()
     ]
     summary.notes += [
-        f"Column {text.name!r} has no text, or no word or group of letters that training saw. All its rows count as empty."
+        f"Column {text.name!r} has no text, or no word or group of letters that training saw. All rows count as empty."
         for text in wordless
     ]
     summary.notes += date_notes(outside, date_ranges, summary.rows, "row")
