@@ -48,7 +48,7 @@ SOURCES = ("newsgroups", "sst2")
 
 
 class Data(NamedTuple):
-    """Training and test rows, those of the rivals, and the most seconds of a processor and gigabytes that are allowed."""
+    """Training and test rows, those of the rivals, and the limits of processor seconds and gigabytes."""
 
     name: str
     X: Any
