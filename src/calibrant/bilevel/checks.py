@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import random
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from calibrant._warnings import warn
 from calibrant.bilevel.level import seeded
 from calibrant.bilevel.outer_variables import OuterVariable
 from calibrant.data.batch import Tensors
@@ -210,11 +210,10 @@ def check_levels(problem: Any, *, plain: bool, direct: bool = False) -> None:
         )
     if direct:
         return
-    warnings.warn(
+    warn(
         "The inner loss does not depend on the outer variables, so they do not affect training. They move only by "
         "terms of the outer loss that contain them, such as a prior. Use the argument `outer` in the inner loss, or "
-        "choose Direct as hypergradient.",
-        stacklevel=3,
+        "choose Direct as hypergradient."
     )
 
 
@@ -233,10 +232,9 @@ class SoftmaxWatch(TorchDispatchMode):
     def warn(self) -> None:
         """Warn if such a softmax was found."""
         if self.found:
-            warnings.warn(
+            warn(
                 "The network's output is already a probability distribution, and the loss applies another softmax to "
-                "it, so confidences can hardly rise. Losses take logits: remove the softmax at the end of the network.",
-                stacklevel=2,
+                "it, so confidences can hardly rise. Losses take logits: remove the softmax at the end of the network."
             )
 
 
@@ -270,9 +268,8 @@ def carried_buffers(
 def warn_of_buffers(names: Sequence[str]) -> None:
     """Warn that hypergradients ignore the path through buffers that are updated without a graph."""
     if names:
-        warnings.warn(
+        warn(
             f"The training pass updates {', '.join(names)} without a graph (under no_grad, or from detached values), "
             "so hypergradients with outer_mode='eval' ignore that path. Update the buffers from activations that are "
-            "not detached, or use outer_mode='train'.",
-            stacklevel=2,
+            "not detached, or use outer_mode='train'."
         )

@@ -33,7 +33,6 @@ object                 the map that it differentiates                         co
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from numbers import Integral
@@ -43,6 +42,7 @@ import torch
 from torch import Tensor
 
 from calibrant._settings import check_choice
+from calibrant._warnings import warn
 from calibrant.bilevel.dynamics import Cotangent, Draws, Dynamics, State
 from calibrant.bilevel.features import FeatureMemory
 from calibrant.bilevel.head_levels import HeadLevels
@@ -293,11 +293,10 @@ def outer_gradient(given: HypergradientInput, state: State, phi: Tensor) -> tupl
 def warn_without_network(outer: FullGradient) -> None:
     """Warn if only terms of the outer loss that contain φ move φ."""
     if not outer.reaches_network:
-        warnings.warn(
+        warn(
             "The outer loss has no derivative in the network's parameters, so training does not affect φ, which moves "
             "only by terms of the outer loss that contain it, such as a prior. Do not detach the network's output, and "
-            "use a loss that can be differentiated instead of the accuracy.",
-            stacklevel=2,
+            "use a loss that can be differentiated instead of the accuracy."
         )
 
 

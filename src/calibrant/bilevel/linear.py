@@ -7,7 +7,6 @@ axis, each member has its own system, and all are solved at the same time.
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from calibrant._settings import check_whole
+from calibrant._warnings import warn
 
 MatVec = Callable[[Tensor], Tensor]
 
@@ -187,7 +187,5 @@ def _finish(x: Tensor, residual: Tensor, products: int, tolerance: float, remedy
     converged = bool((residual <= tolerance).all())
     if not converged:
         # The text must not vary: Python shows an equal warning once, not in every outer step.
-        warnings.warn(
-            f"The linear solve stopped before its relative residual was {tolerance:.0e}. Try {remedy}.", stacklevel=3
-        )
+        warn(f"The linear solve stopped before its relative residual was {tolerance:.0e}. Try {remedy}.")
     return LinearSolution(x, residual, products, converged)

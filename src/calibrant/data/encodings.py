@@ -6,7 +6,6 @@ rows, and its ``encode`` applies it to any rows.
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +14,7 @@ from typing import ClassVar
 import numpy as np
 from sklearn.preprocessing import OrdinalEncoder
 
+from calibrant._warnings import warn
 from calibrant.data.columns import (
     TRUTH,
     days,
@@ -71,10 +71,9 @@ class Numeric:
                 f"Column {self.name!r} is numeric, but {new[0]!r} is not a number: {len(new)} of the {present} values "
                 "could not be read. Write them as in the training table, or leave them empty (missing)."
             )
-        warnings.warn(
+        warn(
             f"Column {self.name!r} is numeric, but {len(new)} of the {present} values are not numbers "
-            f"({listed(list(dict.fromkeys(new)))}); they count as missing.",
-            stacklevel=6,  # the caller of transform, which set_output wraps
+            f"({listed(list(dict.fromkeys(new)))}); they count as missing."
         )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 import os
-import warnings
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrant._warnings import warn
 from calibrant.data.columns import Columns, each
 from calibrant.data.labels import as_labels
 from calibrant.data.number_reader import NumberReader
@@ -189,7 +189,7 @@ def find_encoding(file: str, open_file: Open, reader: NumberReader | None) -> st
     if reader is not None:
         reader.file_note = note
     elif note is not None:
-        warnings.warn(note, stacklevel=4)  # the caller of read_columns
+        warn(note)
     return encoding
 
 

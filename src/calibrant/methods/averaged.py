@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, get_args
@@ -14,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from calibrant._settings import check_choice
+from calibrant._warnings import warn
 from calibrant.bilevel import Adam, Bilevel, Callback, History, Optimizer, Plain, composed, cosine, one_cycle
 from calibrant.bilevel.dynamics import State
 from calibrant.bilevel.finite import NonFiniteError
@@ -188,21 +188,17 @@ class AveragedNetwork(Method):
                 raise
         slower = replace(method, learning_rate=method.rate / 2, restarts=method.restarts - 1)
         found = cls.fit_group([slower], tasks, callbacks, compile)
-        warnings.warn(
+        warn(
             f"Training diverged at a learning rate of {method.rate:g} and was repeated at {slower.rate:g}. Pass "
-            f"learning_rate={slower.rate:g} or less to save the first attempt.",
-            UserWarning,
-            stacklevel=2,
+            f"learning_rate={slower.rate:g} or less to save the first attempt."
         )
         return found
 
 
 def _tell_lost(what: str) -> None:
-    warnings.warn(
+    warn(
         f"The network cannot be trained with {what}, so it is trained without, which is slower. Pass "
-        'precision="float32" to avoid this warning.',
-        UserWarning,
-        stacklevel=2,
+        'precision="float32" to avoid this warning.'
     )
 
 

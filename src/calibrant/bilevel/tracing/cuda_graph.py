@@ -6,12 +6,13 @@ then replayed. Inputs are copied into these tensors and outputs are cloned, so c
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, fx
+
+from calibrant._warnings import warn
 
 _WARM_UP = 2
 """Calls before recording. Libraries choose and load their kernels in these calls; a recording must not do so."""
@@ -60,10 +61,9 @@ class Captured:
             with torch.cuda.device(self.inputs[0].device), torch.cuda.graph(graph):
                 self.outputs = list(self.fn(*self.inputs))
         except RuntimeError as error:
-            warnings.warn(
+            warn(
                 "A step could not be recorded as a CUDA graph, so it runs operation by operation, which is slower. "
-                f"The error was: {str(error).splitlines()[0]}",
-                stacklevel=2,
+                f"The error was: {str(error).splitlines()[0]}"
             )
             self.inputs, self.outputs, self.given = [], [], []
             return False

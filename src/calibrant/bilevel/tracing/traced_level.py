@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import time
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -19,6 +18,7 @@ from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
+from calibrant._warnings import warn
 from calibrant.bilevel.footprint import tensor_bytes
 from calibrant.bilevel.level import (
     Adjoint,
@@ -172,10 +172,7 @@ class TracedLevel(Level):
         found = self._cache.get(key)
         if found is None:
             if self.traced == self.warn_after:
-                warnings.warn(
-                    f"{self.traced} different shapes were traced. Batches of one size (drop_last=True) avoid this.",
-                    stacklevel=2,
-                )
+                warn(f"{self.traced} different shapes were traced. Batches of one size (drop_last=True) avoid this.")
             begin = time.perf_counter()
             # Tracing runs the step and draws random numbers. The seed keeps them apart from those of the run.
             with torch.no_grad(), seeded(0, point.tensors[0]):
