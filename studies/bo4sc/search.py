@@ -12,7 +12,7 @@ from torch import Tensor
 
 from calibrant._classes import log_of_others
 from calibrant.bilevel import Callback
-from calibrant.bilevel.run import Run
+from calibrant.bilevel.running.run import Run
 from calibrant.methods import BO4SC, Part, Task, fit_all
 from calibrant.metrics import ece
 from calibrant.report.results import Record

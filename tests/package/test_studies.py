@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+from functools import cache
 from pathlib import Path
 
 from .source import FILES, PACKAGE, STUDIES, imported, parse
@@ -14,6 +15,7 @@ from .source import FILES, PACKAGE, STUDIES, imported, parse
 TABLE = Path(__file__).with_name("studies.txt")
 
 
+@cache
 def public():
     """The names that the package and its folders list in ``__all__``."""
     folders = [file.relative_to(PACKAGE).parts[:-1] for file in FILES if file.name == "__init__.py"]
@@ -22,8 +24,9 @@ def public():
 
 
 def others():
-    """The names of the package that the studies import although no folder lists them."""
-    return {name for file in STUDIES for name in imported(parse(file))} - public()
+    """``room.name`` of what the studies import although no folder lists it, so that a file may move within its room."""
+    names = {tuple(name.split(".")) for file in STUDIES for name in imported(parse(file)) if name not in public()}
+    return {f"{'base' if room.startswith('_') else room}.{rest[-1]}" for _, room, *rest in names}
 
 
 def test_studies_use_public_names_and_those_of_the_list():

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from calibrant._settings import check_choice
 from calibrant._warnings import warn
 from calibrant.bilevel import Adam, Bilevel, Callback, History, Optimizer, Plain, composed, cosine, one_cycle
-from calibrant.bilevel.dynamics import State
-from calibrant.bilevel.finite import NonFiniteError
-from calibrant.bilevel.run import Run
+from calibrant.bilevel.gradients.dynamics import State
+from calibrant.bilevel.running.finite import NonFiniteError
+from calibrant.bilevel.running.run import Run
 from calibrant.methods.adapter import Compile, Group, Outcome, Solving
 from calibrant.methods.base import Method
 from calibrant.methods.fitted import Fitted

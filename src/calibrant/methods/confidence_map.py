@@ -20,7 +20,7 @@ from scipy.optimize import minimize
 from torch import Tensor, nn
 
 from calibrant.bilevel import Callback, LogitMap
-from calibrant.bilevel.outer_variables.logit_map import describe
+from calibrant.bilevel.variables.logits import describe
 from calibrant.methods.adapter import Compile
 from calibrant.methods.base import Method
 from calibrant.methods.fitted import Fitted, held_out_logits

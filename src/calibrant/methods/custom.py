@@ -17,8 +17,8 @@ from torch.utils.checkpoint import CheckpointError
 from calibrant._device import resolve_device
 from calibrant._settings import shown
 from calibrant.bilevel import Callback, NonFiniteError
-from calibrant.bilevel.arguments import check_one_process
 from calibrant.bilevel.callbacks.base import as_callbacks
+from calibrant.bilevel.running.solver import check_one_process
 from calibrant.methods.adapter import Compile
 from calibrant.methods.averaged import Precision, UserSchedule
 from calibrant.methods.base import Method

@@ -14,8 +14,8 @@ from typing import Any
 
 from calibrant._warnings import warn
 from calibrant.bilevel import Callback, ProgressBar
-from calibrant.bilevel.checkpoint import load_run, save_run
-from calibrant.bilevel.run import Run
+from calibrant.bilevel.running.checkpoints import load_run, save_run
+from calibrant.bilevel.running.run import Run
 from calibrant.methods.watching import Watcher
 from calibrant.metrics import nll
 from calibrant.models.seeding import generators_restored

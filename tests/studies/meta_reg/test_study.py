@@ -14,7 +14,7 @@ import torch
 from typer.testing import CliRunner
 
 from calibrant.bilevel import Callback, NonFiniteError
-from calibrant.bilevel.run import Run
+from calibrant.bilevel.running.run import Run
 from calibrant.cli.commands import app
 from calibrant.methods.fitted import Failed
 from calibrant.methods.images import IMAGE_METHODS
