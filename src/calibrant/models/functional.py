@@ -212,6 +212,8 @@ class FunctionalModule(FlatParameters):
 
     def run(self, values: Tensor, fn: Callable[..., Any], *args: Any) -> Any:
         """``fn(module, *args)`` with the module's parameters taken from the flat vector ``values``."""
+        if not self.names:
+            return fn(self.module, *args)
         swapped = {f"module.{k}": t for k, t in self.unflatten(values).items()}
         return functional_call(self._dispatch, swapped, (_on_module, fn, *args))
 
