@@ -20,7 +20,9 @@ def public():
     """The names that the package and its folders list in ``__all__``."""
     folders = [file.relative_to(PACKAGE).parts[:-1] for file in FILES if file.name == "__init__.py"]
     modules = [".".join(["calibrant", *parts]) for parts in folders if not any(part.startswith("_") for part in parts)]
-    return {f"{module}.{name}" for module in modules for name in importlib.import_module(module).__all__}
+    return {
+        f"{module}.{name}" for module in modules for name in vars(importlib.import_module(module)).get("__all__", ())
+    }
 
 
 def others():
