@@ -34,7 +34,7 @@ FRAGMENTS = {
     for name in (
         "_container",
         "_files",
-        "data/encoder_files",
+        "data/columns/encoder_files",
         "data/vision/folders",
         "data/vision/images",
         "data/vision/readers",
