@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from benchmarks.harness import Record, medians, record
 from calibrant.bilevel import SGD, Adam, Bilevel, Population, SampleWeights, Truncated, Unrolled, averaged
-from calibrant.bilevel.outer_step import outer_step
-from calibrant.bilevel.run import Run
+from calibrant.bilevel.running.outer_step import outer_step
+from calibrant.bilevel.running.run import Run
 from calibrant.losses import confidence_bce
 
 OUTER_LOSS = averaged(confidence_bce)
@@ -90,7 +90,10 @@ def torchopt_training(model: nn.Module, x: Tensor, y: Tensor, train: int, window
 
 def compile_seconds(train: Callable) -> float:
     run = train.run  # type: ignore[attr-defined]
-    return round(sum(getattr(level, "seconds", 0.0) for level in (run.dynamics.level, run.outer_level)), 2)
+    return round(
+        sum(getattr(derivatives, "seconds", 0.0) for derivatives in (run.dynamics.derivatives, run.outer_derivatives)),
+        2,
+    )
 
 
 def speed(hidden: int, steps: int, repeats: int) -> list[Record]:

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from benchmarks.harness import Record, record
 from calibrant.bilevel import CG, SGD, Adam, Bilevel, Implicit, OneStep, Plain, SampleWeights
-from calibrant.bilevel.outer_step import outer_step
-from calibrant.bilevel.outer_variables import FocalWithGamma, GammaNet
-from calibrant.bilevel.run import Run
+from calibrant.bilevel.running.outer_step import outer_step
+from calibrant.bilevel.running.run import Run
+from calibrant.bilevel.variables import FocalWithGamma, GammaNet
 from calibrant.data import TensorStream
 from calibrant.data.vision import CropAndFlip, Normalise
 from calibrant.models import resnet18

@@ -11,13 +11,27 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from docs.generate import alternatives, first_paper, guarantees, images, networks, readings, readme, studies, tables
+from docs.generate import (
+    alternatives,
+    first_paper,
+    guarantees,
+    images,
+    learned_map,
+    networks,
+    readings,
+    readme,
+    sampling_noise,
+    studies,
+    tables,
+)
 
 ROOT = Path(__file__).parents[2]
 PAGES = (*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md")
 SECTIONS: dict[str, Callable[[], str]] = {
     **first_paper.SECTIONS,
     **readings.SECTIONS,
+    **learned_map.SECTIONS,
+    **sampling_noise.SECTIONS,
     **tables.SECTIONS,
     **alternatives.SECTIONS,
     **networks.SECTIONS,
@@ -41,7 +55,7 @@ def main() -> None:
         if after != before:
             page.write_text(after, encoding="utf-8")
             print(f"written: {page.relative_to(ROOT)}")
-    for section in (alternatives, first_paper, images):
+    for section in (alternatives, first_paper, images, sampling_noise):
         for path in section.draw(ROOT / "docs" / "figures"):
             print(f"drawn: {path.relative_to(ROOT)}")
 

@@ -7,7 +7,6 @@ input raises a ValueError that says what was expected, what was given, and what 
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -15,6 +14,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import torch
 from torch import Tensor
+
+from calibrant._warnings import warn
 
 Array: TypeAlias = np.ndarray | Tensor | Sequence[Any]
 
@@ -145,10 +146,9 @@ def check_logits(logits: Any) -> Tensor:
             f"{int(ruled_out.nonzero()[0])}."
         )
     if are_probs(tensor):
-        warnings.warn(
+        warn(
             "These logits are probabilities: each row lies in [0, 1] and sums to 1. Leave out from_logits and "
-            "Logits(...) for a metric, and pass from_probs=True to a calibrator.",
-            stacklevel=2,
+            "Logits(...) for a metric, and pass from_probs=True to a calibrator."
         )
     return tensor
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 
 from calibrant._inputs import Logits, as_rectangular, as_tensor, dtype_name
+from calibrant._warnings import warn
 from calibrant._words import listed
 
 
@@ -173,8 +173,7 @@ def warn_of_other_order(first: Any, second: Any, names: str) -> None:
     except TypeError:  # an index of several types has no order
         return
     if permuted:
-        warnings.warn(
+        warn(
             f"{names} have the same index in different orders. Rows are paired by position, not by index; to pair them "
-            "by index, use .loc[…] first.",
-            stacklevel=3,
+            "by index, use .loc[…] first."
         )

@@ -26,10 +26,10 @@ from calibrant.bilevel import (
     add_prior,
     neighbourhood,
 )
-from calibrant.bilevel import hypergradients as hg
-from calibrant.bilevel.dynamics import Dynamics
-from calibrant.bilevel.level import Level
-from calibrant.bilevel.outer_step import pull_initial, push_initial
+from calibrant.bilevel.gradients import hypergradients as hg
+from calibrant.bilevel.gradients.dynamics import Dynamics
+from calibrant.bilevel.gradients.loss_derivatives import LossDerivatives
+from calibrant.bilevel.running.outer_step import pull_initial, push_initial
 
 TRAIN, VAL, CLASSES = 24, 16, 3
 
@@ -127,11 +127,11 @@ def hypergradient_problem(problem: Bilevel, optimizer, phi: torch.Tensor) -> hg.
     names = problem.view.differentiable_buffers
     moves = problem.moves_start
     return hg.HypergradientInput(
-        Dynamics(Level(problem.inner, names), optimizer),
-        Level(problem.outer, names),
+        Dynamics(LossDerivatives(problem.inner, names), optimizer),
+        LossDerivatives(problem.outer, names),
         problem.train_batch,
         problem.val_batch(0),
         pull_initial(problem, phi) if moves else None,
         push_initial(problem, phi) if moves else None,
-        problem.stretch,
+        problem.head_slice,
     )

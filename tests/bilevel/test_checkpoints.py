@@ -23,7 +23,7 @@ from calibrant.bilevel import (
     Population,
     Unrolled,
 )
-from calibrant.bilevel.run import Run
+from calibrant.bilevel.running.run import Run
 from calibrant.data import Indexed
 from tests.bilevel.loop_cases import SAMPLES, blobs, hidden_dropout, mlp, population, problem, rich_mlp, run
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-import calibrant.bilevel.run as loop
+import calibrant.bilevel.running.run as loop
 from calibrant.bilevel import (
     L2,
     SGD,
@@ -19,7 +19,7 @@ from calibrant.bilevel import (
     Population,
     Truncated,
 )
-from calibrant.bilevel.crowd import crowd_rows
+from calibrant.bilevel.running.outer_step import active_rows
 from tests.bilevel.loop_cases import blobs, mlp, problem, rich_mlp, run
 
 MEMBERS = 6
@@ -43,7 +43,7 @@ INNER = torch.linspace(0.005, 0.03, MEMBERS, dtype=torch.float64)
     ],
 )
 def test_which_members_are_computed(active, rows):
-    chosen = crowd_rows(torch.tensor([a == "1" for a in active]))
+    chosen = active_rows(torch.tensor([a == "1" for a in active]))
     assert chosen is rows is None or chosen.tolist() == rows
 
 
@@ -70,7 +70,7 @@ def population(**kwargs):
 def both(monkeypatch, make, **settings):
     """A run with all members computed, the same run with the running ones, and how many were computed."""
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "crowd_rows", lambda active: None)
+        patch.setattr(loop, "active_rows", lambda active: None)
         whole = run(make(), **settings)
     together, counts = make(), []
     inner = together.inner

@@ -28,7 +28,7 @@ from calibrant.bilevel import (
     Unrolled,
     solve,
 )
-from calibrant.bilevel.outer_variables.logit_map import BehindMap
+from calibrant.bilevel.variables.logits import BehindMap
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 

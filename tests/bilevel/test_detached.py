@@ -19,9 +19,9 @@ from calibrant.bilevel import (
     Truncated,
     Unrolled,
 )
-from calibrant.bilevel.detached import constant
-from calibrant.bilevel.outer_step import outer_step
-from calibrant.bilevel.run import Run
+from calibrant.bilevel.gradients.loss_derivatives import constant
+from calibrant.bilevel.running.outer_step import outer_step
+from calibrant.bilevel.running.run import Run
 from calibrant.losses import focal
 from tests.bilevel.test_hypergradients import central_differences
 

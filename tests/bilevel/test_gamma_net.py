@@ -18,7 +18,7 @@ from calibrant.bilevel import (
     OuterVariables,
     solve,
 )
-from calibrant.bilevel.outer_variables.gamma_net import bounded_gamma
+from calibrant.bilevel.variables.gamma import bounded_gamma
 from calibrant.data import Batch
 from calibrant.losses import cross_entropy, focal
 from calibrant.models import resnet18

@@ -23,9 +23,9 @@ from calibrant.bilevel import (
     Truncated,
     solve,
 )
-from calibrant.bilevel.outer_step import outer_step
-from calibrant.bilevel.run import Run
-from calibrant.bilevel.tracing import Replay
+from calibrant.bilevel.compiled import Replay
+from calibrant.bilevel.running.outer_step import outer_step
+from calibrant.bilevel.running.run import Run
 from calibrant.losses import cross_entropy, focal
 
 TRAIN, VAL, CLASSES = 24, 15, 3
@@ -132,7 +132,7 @@ def differences(function, phi, step=1e-5):
 
 def test_one_step_of_the_head_agrees_with_finite_differences():
     one, optimizer = problem(), SGD(0.3, momentum=0.9, weight_decay=0.01)
-    phi, at = one.initial_phi(), one.stretch
+    phi, at = one.initial_phi(), one.head_slice
 
     def ahead(phi):
         """F after a step of the head alone."""
@@ -165,7 +165,7 @@ def test_the_solved_head_agrees_with_finite_differences():
     assert len(batch.targets) == 3 * 8
 
     def solution(phi):
-        w = run.state.params[one.stretch].clone()
+        w = run.state.params[one.head_slice].clone()
         for _ in range(60):
             w.requires_grad_()
             value = one.inner_of_head(w, run.state.params, features, phi, batch) + decay / 2 * w.square().sum()
@@ -178,25 +178,25 @@ def test_the_solved_head_agrees_with_finite_differences():
 
     def outer(phi):
         params = run.state.params.clone()
-        params[one.stretch] = solution(phi)
+        params[one.head_slice] = solution(phi)
         return one.outer(params, run.state.buffers, phi, one.val_batch(0))[0].detach()
 
-    run.state.params[one.stretch] = solution(phi)
+    run.state.params[one.head_slice] = solution(phi)
     run.state = run.state._replace(params=run.state.params.clone())
     estimate = run.hypergradient._of_head(_view(run), run.state, [], phi)
     torch.testing.assert_close(estimate.gradient, differences(outer, phi), rtol=1e-6, atol=1e-9)
 
 
 def _view(run):
-    from calibrant.bilevel import hypergradients as hg
+    from calibrant.bilevel.gradients import hypergradients as hg
 
     p = run.problem
     return hg.HypergradientInput(
         run.dynamics,
-        run.outer_level,
+        run.outer_derivatives,
         p.train_batch,
         p.val_batch(0),
-        stretch=p.stretch,
+        head_slice=p.head_slice,
         heads=run.heads,
         features=run.features,
     )

@@ -19,7 +19,7 @@ from calibrant.bilevel import (
     Unrolled,
     averaged,
 )
-from calibrant.bilevel.dynamics import Dynamics
+from calibrant.bilevel.gradients.dynamics import Dynamics
 from tests.bilevel.cases import (
     HYPERGRADIENTS,
     OPTIMIZERS,
@@ -51,12 +51,12 @@ def outer_value(problem, optimizer, hypergradient, start, phi, anchor):
         state = dynamics.start(problem.initial_params(phi).detach(), problem.initial_buffers())
     if isinstance(hypergradient, OneStep):
         if hypergradient.learning_rate is not None:
-            dynamics = Dynamics(dynamics.level, SGD(hypergradient.learning_rate))
+            dynamics = Dynamics(dynamics.derivatives, SGD(hypergradient.learning_rate))
             state = state._replace(moments=())
         ahead, _ = dynamics.advance(state, phi, problem.train_batch(state.step))
         if hypergradient.scope == "head":
             params = state.params.clone()
-            params[problem.stretch] = ahead.params[problem.stretch]
+            params[problem.head_slice] = ahead.params[problem.head_slice]
             ahead = ahead._replace(params=params)
         state = ahead
     else:
@@ -361,7 +361,7 @@ def test_impossible_settings_are_refused(kind, arguments):
 
 
 def test_auto_memory_uses_checkpoints_when_graphs_do_not_fit(monkeypatch):
-    from calibrant.bilevel import tape
+    from calibrant.bilevel.gradients import dynamics as tape
 
     problem = make_problem("weights, clipped")
     phi = problem.initial_phi()

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from calibrant.bilevel import SGD, Adam, Bilevel, Callback, Direct, LogitMap, MovingAverage, Unrolled, solve
-from calibrant.bilevel.outer_variables.logit_map import BehindMap, describe
+from calibrant.bilevel.variables.logits import BehindMap, describe
 
 HALF = 40
 

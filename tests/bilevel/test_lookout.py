@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 from calibrant.bilevel import SGD, Bilevel, NonFiniteError, Plain
-from calibrant.bilevel.finite import STEPS_TOGETHER
-from calibrant.bilevel.outer_step import outer_step
-from calibrant.bilevel.run import Run
-from calibrant.bilevel.tracing import Replay
+from calibrant.bilevel.compiled import Replay
+from calibrant.bilevel.running.finite import STEPS_TOGETHER
+from calibrant.bilevel.running.outer_step import outer_step
+from calibrant.bilevel.running.run import Run
 
 
 def started(rate: float) -> Run:
@@ -44,4 +44,4 @@ def test_sound_steps_pass():
     run = started(0.1)
     take(run, 2 * STEPS_TOGETHER + 3)
     run.look()
-    assert not run.lookout.unread
+    assert not run.deferred_finite_check.unread

@@ -80,7 +80,7 @@ def test_the_hessian_of_a_weight_normalised_head():
     problem, damping = posed(weight_norm, batch_size=None), 0.5
     settings = {"scope": "head", "damping": damping, "solve": CG(200, tolerance=1e-12), "first": "inner"}
     given = found(problem, Implicit(1, **settings), SGD(0.0))
-    w, phi, params = problem.start[problem.stretch], problem.initial_phi(), problem.start
+    w, phi, params = problem.start[problem.head_slice], problem.initial_phi(), problem.start
     batch, judge = problem.train_batch(0), problem.val_batch(0)
     features, _ = problem.inner_features(params, problem.initial_buffers(), phi, batch)
     outside, _ = problem.outer_features(params, problem.initial_buffers(), phi, judge)

@@ -26,7 +26,7 @@ from calibrant.bilevel import (
     neighbourhood,
     solve,
 )
-from calibrant.bilevel.objectives import DEFAULT_OUTER_LOSS
+from calibrant.bilevel.problem.objectives import DEFAULT_OUTER_LOSS
 from calibrant.data import TensorStream
 from calibrant.data.batch import Batch
 from calibrant.losses import brier, confidence_bce, cross_entropy, dece, focal, sece

@@ -20,7 +20,7 @@ from calibrant.bilevel import (
     Truncated,
     Unrolled,
 )
-from calibrant.bilevel.ties import Ties
+from calibrant.bilevel.problem.population import SharedPhi
 from calibrant.data import TensorStream
 from tests.bilevel.loop_cases import SAMPLES, blobs, mlp, problem, run
 
@@ -206,13 +206,13 @@ def test_early_stopping_restores_one_phi_where_a_member_failed():
 
 
 def test_means_are_taken_by_group_over_those_that_count():
-    ties = Ties([3, 1, 3, 3, 1], shares=[1, 1, 3, 2, 1])
+    shared_phi = SharedPhi([3, 1, 3, 3, 1], shares=[1, 1, 3, 2, 1])
     values = torch.tensor([[1.0], [10.0], [5.0], [float("nan")], [20.0]])
     counts = torch.tensor([True, True, True, False, False])
-    assert ties.mean(values, counts).tolist() == [[4.0], [10.0], [4.0], [4.0], [10.0]]
-    assert ties.mean(values[:, 0], counts).tolist() == [4.0, 10.0, 4.0, 4.0, 10.0]
-    assert ties.mean(values, torch.zeros(5, dtype=torch.bool)).tolist() == [[0.0]] * 5
-    assert ties.any(torch.tensor([False, False, False, True, False])).tolist() == [True, False, True, True, False]
+    assert shared_phi.mean(values, counts).tolist() == [[4.0], [10.0], [4.0], [4.0], [10.0]]
+    assert shared_phi.mean(values[:, 0], counts).tolist() == [4.0, 10.0, 4.0, 4.0, 10.0]
+    assert shared_phi.mean(values, torch.zeros(5, dtype=torch.bool)).tolist() == [[0.0]] * 5
+    assert shared_phi.any(torch.tensor([False, False, False, True, False])).tolist() == [True, False, True, True, False]
 
 
 RATES = torch.tensor([0.1, 0.1, 0.1, 0.2])

@@ -9,9 +9,11 @@ from torch import fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from calibrant.bilevel import L2, SGD, Adam, Plain, Population, SampleWeights, Unrolled, solve
-from calibrant.bilevel.level import Level
-from calibrant.bilevel.tracing import TracedLevel, graph_functions, passes
-from calibrant.bilevel.tracing.traced_level import trace
+from calibrant.bilevel.compiled import TracedDerivatives
+from calibrant.bilevel.compiled import recorder as graph_functions
+from calibrant.bilevel.compiled import simplify as passes
+from calibrant.bilevel.compiled.traced_derivatives import trace
+from calibrant.bilevel.gradients.loss_derivatives import LossDerivatives
 from tests.bilevel.loop_cases import CLASSES, SAMPLES, blobs, hidden_dropout, mlp, problem, rich_mlp, run
 
 aten = torch.ops.aten
@@ -107,8 +109,8 @@ def test_traced_derivatives_are_the_eager_ones(kind):
     def random(like):
         return torch.randn(like.shape, generator=generator, dtype=torch.float64)
 
-    eager, traced = (make(case.inner, names) for make in (Level, TracedLevel))
-    outer_eager, outer_traced = (make(case.outer, names) for make in (Level, TracedLevel))
+    eager, traced = (make(case.inner, names) for make in (LossDerivatives, TracedDerivatives))
+    outer_eager, outer_traced = (make(case.outer, names) for make in (LossDerivatives, TracedDerivatives))
     for step in (0, 1):  # the second call replays what the first one traced, at another point
         at = params + 0.1 * random(params), buffers, phi + 0.1 * random(phi)
         point, outer_point = (*at, case.train_batch(step)), (*at, case.val_batch(step))
@@ -132,7 +134,7 @@ def test_the_quick_recorder_gives_the_numbers_of_make_fx(kind):
     phi, batch = case.initial_phi(), case.train_batch(0)
 
     def step(params, phi, adjoint):
-        kept = Level(case.inner, case.view.differentiable_buffers).linearize(params, buffers, phi, batch)
+        kept = LossDerivatives(case.inner, case.view.differentiable_buffers).linearize(params, buffers, phi, batch)
         back = kept.pull(adjoint, {})
         return kept.loss, kept.grad, back.params, back.phi
 
@@ -176,7 +178,9 @@ def test_tangents_are_pushed_by_traced_levels_too():
         torch.eye(2, dtype=torch.float64),
         {k: torch.ones(2, *point[1][k].shape, dtype=torch.float64) for k in names},
     )
-    one, two = (make(case.inner, names).linearize(*point).push(*tangents) for make in (Level, TracedLevel))
+    one, two = (
+        make(case.inner, names).linearize(*point).push(*tangents) for make in (LossDerivatives, TracedDerivatives)
+    )
     close(one, two)
 
 
@@ -203,14 +207,14 @@ def test_recurrent_networks_in_single_precision_can_be_traced():
 
 def test_a_smaller_last_batch_is_traced_again():
     case = problem(mlp(), batch_size=8)  # 8, 8 and 4 samples
-    traced = TracedLevel(case.inner)
+    traced = TracedDerivatives(case.inner)
     for step in range(9):
         traced.gradient(case.view.initial(), {}, case.initial_phi(), case.train_batch(step))
     assert traced.traced == 2
 
 
 def test_many_shapes_are_warned_of(monkeypatch):
-    monkeypatch.setattr(TracedLevel, "warn_after", 1)
+    monkeypatch.setattr(TracedDerivatives, "warn_after", 1)
     case = problem(mlp(), train=blobs(), batch_size=8)
     with pytest.warns(UserWarning, match="drop_last=True"):
         run(case, compile="trace", outer_steps=1)

@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 from calibrant.bilevel import L2, SGD, Adam, Bilevel, Direct, Implicit, LogitMap, OneStep
-from calibrant.bilevel.features import FeatureMemory
-from calibrant.bilevel.outer_step import outer_step
-from calibrant.bilevel.outer_variables.logit_map import BehindMap
-from calibrant.bilevel.run import Run
-from calibrant.bilevel.tracing import replay
-from calibrant.bilevel.tracing.cuda_graph import Captured
+from calibrant.bilevel.compiled import cuda_graphs as replay
+from calibrant.bilevel.compiled.cuda_graphs import Captured
+from calibrant.bilevel.gradients.head import FeatureMemory
+from calibrant.bilevel.running.outer_step import outer_step
+from calibrant.bilevel.running.run import Run
+from calibrant.bilevel.variables.logits import BehindMap
 from calibrant.data.batch import Batch
 from calibrant.losses import cross_entropy
 

@@ -23,7 +23,7 @@ from calibrant.bilevel import (
     solve,
     standardisation,
 )
-from calibrant.bilevel.objectives import DEFAULT_OUTER_LOSS
+from calibrant.bilevel.problem.objectives import DEFAULT_OUTER_LOSS
 from calibrant.data import Batch
 from tests.bilevel.variable_cases import filled
 

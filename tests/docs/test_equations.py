@@ -22,11 +22,11 @@ FIRST = {
     5: "calibrant.bilevel.Bilevel",
     6: "calibrant.bilevel.Unrolled",
     7: "calibrant.bilevel.SGD",
-    8: "calibrant.bilevel.hypergradients",
+    8: "calibrant.bilevel.gradients.hypergradients",
     9: "calibrant.estimators.BO4SCClassifier.confidence",
     10: "calibrant.bilevel.SampleWeights",
     11: "calibrant.losses.cross_entropy",
-    12: "calibrant.bilevel.outer_losses.bce_loss",
+    12: "calibrant.bilevel.problem.objectives.bce_loss",
     13: "calibrant.losses.confidence_bce",
     14: "calibrant.methods.BO4SC",
 }

@@ -347,13 +347,3 @@ def test_pickle_keeps_it_and_save_says_so(tmp_path):
     for call in (clf.save, CrossCalibrated.load):
         with pytest.raises(TypeError, match=r"joblib.*pickle, or skops"):
             call(tmp_path / "model", about={})
-
-
-def test_scores_do_not_depend_on_the_scale_of_weights():
-    X, y = three_classes()
-    weights = np.random.default_rng(0).uniform(0.5, 2, len(y))
-    first, second = (
-        CrossCalibrated(GaussianNB(), random_state=0).fit(X, y, sample_weight=scale * weights).predict_proba(X)
-        for scale in (0.01, 100)
-    )
-    np.testing.assert_allclose(first, second, rtol=1e-9)

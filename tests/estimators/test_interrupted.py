@@ -150,6 +150,6 @@ def test_a_second_control_c_gives_up():
 def test_progress_is_printed_without_a_terminal(capsys):
     x, y = torch.randn(60, 4), torch.arange(60) % 2
     calibrant.fit(nn.Linear(4, 2), (x, y), method=Standard(epochs=20), verbose=True)
-    assert "training 100%, done, inner" in capsys.readouterr().err
+    assert "training 100%, done, epoch 20 of 20, training loss" in capsys.readouterr().err
     calibrant.fit(nn.Linear(4, 2), (x, y), method=Standard(epochs=20))
     assert capsys.readouterr().err == ""

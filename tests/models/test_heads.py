@@ -127,10 +127,10 @@ def test_body_and_head_give_the_logits(case):
     view = FunctionalModule(model)
     net = view.bind(view.initial(), view.initial_buffers(), train=False)
     torch.testing.assert_close(net.head(net.features(X)), net.logits(X))
-    stretch = view.stretch()
-    named = view.head_params(view.initial()[stretch])
+    head_slice = view.head_slice()
+    named = view.head_params(view.initial()[head_slice])
     assert all(torch.equal(t, dict(model.named_parameters())[k]) for k, t in named.items())
-    assert sum(t.numel() for t in named.values()) == stretch.stop - stretch.start
+    assert sum(t.numel() for t in named.values()) == head_slice.stop - head_slice.start
 
 
 REFUSED = {
@@ -171,7 +171,7 @@ def test_a_frozen_head_cannot_move():
     view = FunctionalModule(model)
     view.locate(X)
     with pytest.raises(ValueError, match="'head' is frozen"):
-        view.stretch()
+        view.head_slice()
 
 
 def test_named_inputs_are_passed_by_name():

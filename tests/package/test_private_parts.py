@@ -92,7 +92,7 @@ def test_every_private_part_is_listed():
     assert not missing
 
 
-def test_listed_parts_are_used_by_the_named_files():
+def test_listed_parts_are_used():
     """A part that nothing uses any more leaves the list."""
     sources = {name_of(file): file.read_text(encoding="utf-8") for file in FILES if file.name != "_private_parts.py"}
     text = "\n".join(sources.values())

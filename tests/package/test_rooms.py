@@ -114,9 +114,13 @@ def heading(node):
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda file: name_of(file.parent))
 def test_public_face_lists_its_names(folder):
-    """``__all__`` names what exists, and omits none of the names that are imported from the folder's own files."""
+    """``__all__`` names what exists, and omits none of the names that are imported from the folder's own files.
+
+    A folder inside a room may show nothing: its files are imported by name.
+    """
     module = ".".join(["calibrant", *folder.relative_to(PACKAGE).parts[:-1]])
-    shown = importlib.import_module(module).__all__
+    shown = getattr(importlib.import_module(module), "__all__", [])
+    assert shown or module.count(".") > 1
     assert [name for name in shown if not has(module, name)] == []
     lines = [node for node in parse(folder).body if isinstance(node, ast.ImportFrom)]
     names = [(node.module, alias.asname or alias.name) for node in lines for alias in node.names]

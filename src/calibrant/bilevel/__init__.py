@@ -10,24 +10,20 @@
 torch.Size([60])
 """
 
-from calibrant.bilevel.callbacks import (
-    Callback,
-    Checkpoint,
-    EarlyStopping,
-    History,
-    MovingAverage,
-    ProgressBar,
-    pooled,
-)
-from calibrant.bilevel.finite import NonFiniteError
-from calibrant.bilevel.hypergradients import Forward, Hypergradient, Plain, Truncated, Unrolled
-from calibrant.bilevel.implicit import Implicit
-from calibrant.bilevel.linear import CG, Neumann, Nystrom
-from calibrant.bilevel.objectives import averaged, composed
-from calibrant.bilevel.one_step import Direct, Feedback, OneStep
+from calibrant.bilevel.callbacks import Callback, Checkpoint, EarlyStopping, History, MovingAverage, ProgressBar, pooled
+from calibrant.bilevel.gradients.hypergradients import Forward, Hypergradient, Plain, Truncated, Unrolled
+from calibrant.bilevel.gradients.implicit import CG, Implicit, Neumann, Nystrom
+from calibrant.bilevel.gradients.one_step import Direct, Feedback, OneStep
 from calibrant.bilevel.optimizers import SGD, Adam, AdamW, GroupedOptimizer, Optimizer
-from calibrant.bilevel.outer_losses import OUTER_LOSSES, confidence_gap_loss, variance_loss
-from calibrant.bilevel.outer_variables import (
+from calibrant.bilevel.optimizers.schedules import cosine, exponential, multistep, one_cycle
+from calibrant.bilevel.problem.bilevel import Bilevel
+from calibrant.bilevel.problem.objectives import OUTER_LOSSES, averaged, composed, confidence_gap_loss, variance_loss
+from calibrant.bilevel.problem.population import Population
+from calibrant.bilevel.running.finite import NonFiniteError
+from calibrant.bilevel.running.run import Run
+from calibrant.bilevel.running.solution import Solution
+from calibrant.bilevel.running.solver import solve
+from calibrant.bilevel.variables import (
     L2,
     ColumnL2,
     ConstantGamma,
@@ -47,12 +43,6 @@ from calibrant.bilevel.outer_variables import (
     neighbourhood,
     standardisation,
 )
-from calibrant.bilevel.population import Population
-from calibrant.bilevel.problem import Bilevel
-from calibrant.bilevel.run import Run
-from calibrant.bilevel.schedules import cosine, exponential, multistep, one_cycle
-from calibrant.bilevel.solution import Solution
-from calibrant.bilevel.solver import solve
 
 __all__ = [
     "CG",

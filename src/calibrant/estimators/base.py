@@ -21,7 +21,7 @@ from calibrant._device import resolve_device
 from calibrant._fitted import unfitted
 from calibrant._labels import class_columns, warn_of_other_order
 from calibrant._settings import check_whole, shown
-from calibrant.bilevel import Callback, History, ProgressBar
+from calibrant.bilevel import Callback, History
 from calibrant.bilevel.callbacks.base import as_callbacks
 from calibrant.data.copies import joined
 from calibrant.estimators.effort import Effort
@@ -44,6 +44,7 @@ from calibrant.estimators.rejection import RejectMixin
 from calibrant.methods import Fitted, Method, Task, suspicion
 from calibrant.methods.blend import Blend
 from calibrant.methods.dealing import copies_of
+from calibrant.methods.safeguards import Progress
 
 WHOLE = ("steps", "epochs", "batch_size", "folds", "repeats", "last")
 SURE = 1.96
@@ -134,7 +135,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         if given is None and self._holds_out():
             used = samples.take(rows)
             part = used.part(used.preparation(categories, seed))
-            near = near_groups(part.inputs.numpy(), groups, seed=seed, stacklevel=4)
+            near = near_groups(part.inputs.numpy(), groups, seed=seed)
             together = joined(joined(used.groups, near), copies_of(part))
             own, other = hold_out(codes[rows], self.validation_fraction, seed=seed, groups=together)
             rows, held = rows[own], rows[other]
@@ -142,7 +143,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         preparation = train.preparation(categories, seed)
         part = train.part(preparation)
         if splits is None and not len(held):
-            near = near_groups(part.inputs.numpy(), groups, seed=seed, stacklevel=4)
+            near = near_groups(part.inputs.numpy(), groups, seed=seed)
             part = part if near is None else replace(part, groups=torch.from_numpy(near))
         task = Task(part, None if val is None else val.part(preparation), len(classes), seed, splits=splits)
         fitted, runs = self._train(task, callbacks)
@@ -300,7 +301,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
 
     def _train(self, task: Task, callbacks: Sequence[Callback]) -> tuple[Fitted, list[History]]:
         runs = Runs()
-        bar = [ProgressBar(type(self).__name__, force=True)] if self.verbose else []
+        bar = [Progress(True, type(self).__name__)] if self.verbose else []
         fitted = self._method().fit(task.to(resolve_device(self.device)), callbacks=[runs, *bar, *callbacks])
         return fitted, runs.each
 

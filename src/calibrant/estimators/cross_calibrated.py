@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from numbers import Integral
 from typing import Any, NoReturn, Self
 
@@ -18,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, has_fit_para
 
 from calibrant._fitted import unfitted
 from calibrant._labels import warn_of_other_order
+from calibrant._warnings import warn
 from calibrant.data.copies import independent_size
 from calibrant.estimators.fold_models import (
     default_trees,
@@ -159,7 +159,7 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         self._check_estimator()
         X, y = indexable(as_table(X), as_targets(y))
         if self.estimator is None:  # a pipeline of the user may leave the column out
-            warn_of_row_numbers(X, stacklevel=4)
+            warn_of_row_numbers(X)
         y = column_or_1d(y, warn=True)
         if not len(y):
             raise ValueError("Found array with 0 sample(s); give at least two rows of different classes.")
@@ -292,11 +292,9 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         if weights is not None and has_fit_parameter(estimator, "sample_weight"):
             to_fit["sample_weight"] = weights
         elif weights is not None and not any(name.endswith("sample_weight") for name in fit_params):
-            warnings.warn(
+            warn(
                 f"{type(estimator).__name__} does not accept sample_weight, so the weights count in the calibration "
-                "only. Give the weights of a pipeline to one of its steps too: fit(…, step__sample_weight=weights).",
-                UserWarning,
-                stacklevel=4,  # the caller of fit
+                "only. Give the weights of a pipeline to one of its steps too: fit(…, step__sample_weight=weights)."
             )
         return to_fit, {} if groups is None else {"groups": groups}
 
@@ -309,7 +307,7 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         if not isinstance(self.cv, Integral):
             return named_splits(self.cv, X, y, used=used, **to_split), numbers
         number, own = fold_count(self.cv), _safe_indexing(X, rows)
-        named = near_groups(standardised(own), None, seed=seed, stacklevel=5) if numbers is None else numbers[rows]
+        named = near_groups(standardised(own), None, seed=seed) if numbers is None else numbers[rows]
         splits, found = dealt_splits(own, codes[rows], number, seed=seed, groups=named)
         together = None if found is None else np.zeros(len(y), dtype=int)
         if together is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable
 from numbers import Integral
 from typing import Any
@@ -14,6 +13,7 @@ from sklearn.model_selection import check_cv
 from sklearn.utils import check_consistent_length, column_or_1d
 
 from calibrant._settings import shown
+from calibrant._warnings import warn
 from calibrant.data.columns.forms import column_names
 from calibrant.data.copies import copy_groups, joined
 from calibrant.data.near_copies import near_copies, near_copy_groups
@@ -111,7 +111,7 @@ def fold_count(cv: Any, name: str = "cv") -> int:
     return int(cv)
 
 
-def near_groups(values: Any, groups: Any, *, seed: int = 0, stacklevel: int = 3) -> np.ndarray | None:
+def near_groups(values: Any, groups: Any, *, seed: int = 0) -> np.ndarray | None:
     """Group near copies, with a warning, if many rows have one and the user gave no groups.
 
     Parameters
@@ -127,12 +127,10 @@ def near_groups(values: Any, groups: Any, *, seed: int = 0, stacklevel: int = 3)
         return None
     found = near_copy_groups(values)
     done = "They are held out together" if found is not None else "The probabilities may be overconfident"
-    warnings.warn(
+    warn(
         f"{suspicion.share:.0%} of the inspected rows have a near copy among the other rows; {suspicion.expected:.0%} "
         f"would be expected by chance. {done}. If rows belong to one patient, place or recording, pass groups=; if "
-        "they are separate samples, pass a splitter as cv=.",
-        UserWarning,
-        stacklevel=stacklevel,
+        "they are separate samples, pass a splitter as cv=."
     )
     return found
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Real
@@ -17,6 +16,7 @@ from sklearn.utils.validation import _check_sample_weight, _check_y, check_consi
 from torch import Tensor
 
 from calibrant._settings import shown
+from calibrant._warnings import warn
 from calibrant.data import TableEncoder
 from calibrant.data.columns.forms import check_names, column_names, readable
 from calibrant.data.columns.read import NAMELESS, numbers_rows
@@ -115,7 +115,7 @@ def read(estimator: Any, X: Any, *y: Any, reset: bool, wide: bool | None = None)
     X = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
     X, y = _filled(as_table(X)), tuple(map(as_targets, y))
     if reset:
-        warn_of_row_numbers(X, stacklevel=5)  # the caller of fit
+        warn_of_row_numbers(X)
         text = estimator.text_columns
         estimator.encoder_ = TableEncoder(text=text, output="sparse") if len(text) or needs_encoder(X) else None
     encoder = estimator.encoder_
@@ -190,7 +190,7 @@ def as_table(X: Any) -> Any:
     return X
 
 
-def warn_of_row_numbers(X: Any, *, stacklevel: int) -> None:
+def warn_of_row_numbers(X: Any) -> None:
     """Warn if the first column of a data frame is an index that was written to a file without a name.
 
     ``calibrant train`` leaves such a column out of a file. The columns of a data frame are the user's choice.
@@ -198,12 +198,10 @@ def warn_of_row_numbers(X: Any, *, stacklevel: int) -> None:
     names = column_names(X)
     if names is None or len(names) < 2 or names[0] not in NAMELESS or not numbers_rows(np.asarray(X[names[0]])):
         return
-    warnings.warn(
+    warn(
         f"The first column of X, {names[0]!r}, holds row numbers and is used as an input. Row numbers often depend on "
         f"the order of collection. Leave the column out with X.drop(columns={names[0]!r}), or read the file with "
-        "pandas.read_csv(…, index_col=0). If it is an input, give it a name.",
-        UserWarning,
-        stacklevel=stacklevel,
+        "pandas.read_csv(…, index_col=0). If it is an input, give it a name."
     )
 
 
@@ -272,12 +270,10 @@ def warn_of_class_weight(
     before, after = (total / total.sum() for total in sums)
     largest = np.abs(after - before).argmax()
     if np.abs(after - before)[largest] > LARGEST_SHIFT:
-        warnings.warn(
+        warn(
             f"With class_weight, class {classes.tolist()[largest]!r} has a share of {after[largest]:.1%} instead of "
             f"{before[largest]:.1%}. The probabilities are those of such a population, not of your data. Leave "
-            "class_weight out if they should hold for your data.",
-            UserWarning,
-            stacklevel=4,  # the caller of fit
+            "class_weight out if they should hold for your data."
         )
 
 

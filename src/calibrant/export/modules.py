@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from calibrant._warnings import warn
 from calibrant._whole import whole_file
 from calibrant.data.batch import as_dtype, map_tensors
 from calibrant.data.items import arguments
@@ -72,11 +73,9 @@ def write_module(model: nn.Module | Trained, path: str | os.PathLike[str], examp
             target.write_bytes(place.read_bytes())
     if fixed:
         lengths = " and ".join(f"{size} on axis {axis}" for axis, size in fixed)
-        warnings.warn(
+        warn(
             f"The network accepts inputs of other lengths, but the ONNX file accepts only {lengths}. Pad inputs to the "
-            "length of the example.",
-            UserWarning,
-            stacklevel=3,
+            "length of the example."
         )
 
 

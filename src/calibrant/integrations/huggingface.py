@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
 
+from calibrant._warnings import warn
 from calibrant.methods.after_training import calibrate
 
 if TYPE_CHECKING:
@@ -46,11 +46,9 @@ class TrainerCalibration(TrainerCallback):
     ) -> None:
         """Calibrate a copy of the model."""
         if eval_dataloader is None:
-            warnings.warn(
+            warn(
                 "The Trainer has not evaluated, so the model is not calibrated. Pass an eval_dataset and "
-                'eval_strategy="epoch", or call calibrant.calibrate(model, loader, calibrator="map") yourself.',
-                UserWarning,
-                stacklevel=2,
+                'eval_strategy="epoch", or call calibrant.calibrate(model, loader, calibrator="map") yourself.'
             )
             return
         self.result_ = calibrate(model, eval_dataloader, calibrator=self.calibrator)

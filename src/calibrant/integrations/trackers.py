@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from calibrant.bilevel.run import Run
+from calibrant.bilevel.running.run import Run
 from calibrant.methods.watching import Watcher, calibration_scores
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from calibrant.bilevel import (
     Solution,
     solve,
 )
-from calibrant.bilevel.population import why_not_vectorised
-from calibrant.bilevel.tracing import Compiler
+from calibrant.bilevel.compiled import Compiler
+from calibrant.bilevel.problem.population import why_not_vectorised
 from calibrant.data.batch import tensors_of
 from calibrant.methods.task import Task, even, total_steps
 from calibrant.models.given import unwrapped

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, get_args
@@ -14,10 +13,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from calibrant._settings import check_choice
+from calibrant._warnings import warn
 from calibrant.bilevel import Adam, Bilevel, Callback, History, Optimizer, Plain, composed, cosine, one_cycle
-from calibrant.bilevel.dynamics import State
-from calibrant.bilevel.finite import NonFiniteError
-from calibrant.bilevel.run import Run
+from calibrant.bilevel.gradients.dynamics import State
+from calibrant.bilevel.running.finite import NonFiniteError
+from calibrant.bilevel.running.run import Run
 from calibrant.methods.adapter import Compile, Group, Outcome, Solving
 from calibrant.methods.base import Method
 from calibrant.methods.fitted import Fitted
@@ -188,21 +188,17 @@ class AveragedNetwork(Method):
                 raise
         slower = replace(method, learning_rate=method.rate / 2, restarts=method.restarts - 1)
         found = cls.fit_group([slower], tasks, callbacks, compile)
-        warnings.warn(
+        warn(
             f"Training diverged at a learning rate of {method.rate:g} and was repeated at {slower.rate:g}. Pass "
-            f"learning_rate={slower.rate:g} or less to save the first attempt.",
-            UserWarning,
-            stacklevel=2,
+            f"learning_rate={slower.rate:g} or less to save the first attempt."
         )
         return found
 
 
 def _tell_lost(what: str) -> None:
-    warnings.warn(
+    warn(
         f"The network cannot be trained with {what}, so it is trained without, which is slower. Pass "
-        'precision="float32" to avoid this warning.',
-        UserWarning,
-        stacklevel=2,
+        'precision="float32" to avoid this warning.'
     )
 
 
@@ -318,15 +314,14 @@ class BestAverage(Callback):
         assert isinstance(problem, Bilevel)
         assert state is not None
         net = problem.view.bind(state.params, state.buffers, train=False, autocast=problem.autocast)
-        total, count, seen = 0.0, 0.0, 0
+        losses: list[Tensor] = []
         with torch.no_grad():
             for inputs, labels in part.pieces():
-                own = F.cross_entropy(net.logits(inputs).double(), labels.to(state.params.device), reduction="none")
-                weights = torch.ones_like(own)
-                if part.sample_weight is not None:
-                    weights = part.sample_weight[seen : seen + len(own)].to(own)
-                total, count, seen = total + float((own * weights).sum()), count + float(weights.sum()), seen + len(own)
-        return total / count
+                labels = labels.to(state.params.device)
+                losses.append(F.cross_entropy(net.logits(inputs).double(), labels, reduction="none"))
+            every = torch.cat(losses)
+            weights = torch.ones_like(every) if part.sample_weight is None else part.sample_weight.to(every)
+            return float(every @ weights / weights.sum())
 
     def state_dict(self) -> dict[str, Any]:
         found: dict[str, Any] = {"nll": self.nll if math.isfinite(self.nll) else None, "best_step": self.best_step}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from calibrant._warnings import warn
 from calibrant.data.batch import tensors_of
 from calibrant.methods.part import Part
 from calibrant.models.given import copied
@@ -37,18 +37,14 @@ def count_classes(model: nn.Module, inputs: Mapping[str, Any]) -> int:
                 )
         again = _few_logits(twin, few, name)
     if type(logits.grad_fn).__name__.startswith("Sigmoid"):
-        warnings.warn(
+        warn(
             "The network ends in a sigmoid, but losses take logits, so confidences can hardly rise. Remove the sigmoid "
-            "at the end of the network.",
-            UserWarning,
-            stacklevel=3,
+            "at the end of the network."
         )
     if not torch.allclose(logits, again, rtol=1e-3, atol=1e-5, equal_nan=True):
-        warnings.warn(
+        warn(
             "The model gives different outputs for the same inputs in evaluation mode, so its probabilities are "
-            "random. Switch dropout off in evaluation mode: F.dropout(x, p, training=self.training).",
-            UserWarning,
-            stacklevel=3,
+            "random. Switch dropout off in evaluation mode: F.dropout(x, p, training=self.training)."
         )
     return logits.shape[1]
 
@@ -56,11 +52,9 @@ def count_classes(model: nn.Module, inputs: Mapping[str, Any]) -> int:
 def warn_of_softmax(model: nn.Module, few: Any) -> None:
     """Warn if a network that is calibrated without training returns probabilities instead of logits."""
     if type(_few_logits(model, few, "val").grad_fn).__name__.startswith("Softmax"):
-        warnings.warn(
+        warn(
             "The network ends in a softmax, but calibration takes logits. Remove the softmax at its end, or "
-            "use calibrant.posthoc.Temperature(from_probs=True) on its probabilities.",
-            UserWarning,
-            stacklevel=3,
+            "use calibrant.posthoc.Temperature(from_probs=True) on its probabilities."
         )
 
 
@@ -126,12 +120,10 @@ def warn_at_chance(predict: Callable[[Any], Tensor], part: Part) -> None:
     losses, chance = (-p.clamp_min(1e-300).log() for p in (found[torch.arange(len(known)), known], frequencies[known]))
     gains = chance - losses
     if float(gains.mean()) <= float(gains.std()) / len(gains) ** 0.5:
-        warnings.warn(
+        warn(
             f"The network is at chance level: its log-loss is {float(losses.mean()):.4g}, and the frequencies of the "
             f"classes alone give {float(chance.mean()):.4g}. Look for labels that do not belong to the inputs and for "
-            "inputs that are not scaled, or try another learning_rate or more epochs.",
-            UserWarning,
-            stacklevel=3,
+            "inputs that are not scaled, or try another learning_rate or more epochs."
         )
 
 
@@ -139,23 +131,17 @@ def warn_about(train: Any, val: Any, part: Part, n_classes: int) -> None:
     """Warn about data that lead to a poor or over-confident result."""
     present = len(part.labels.unique())
     if not part.loaded and present < n_classes:
-        warnings.warn(
+        warn(
             f"The network has {n_classes} outputs, but only {present} of these classes occur in train. If the model "
-            "returns several tensors, the logits must be the first or have the name 'logits'.",
-            UserWarning,
-            stacklevel=3,
+            "returns several tensors, the logits must be the first or have the name 'logits'."
         )
     if val is not None and val is train:
-        warnings.warn(
+        warn(
             "train and val are the same data. The temperature is then fitted to samples that the network was trained "
-            "on, and the probabilities will be over-confident. Hold out some samples for val.",
-            UserWarning,
-            stacklevel=3,
+            "on, and the probabilities will be over-confident. Hold out some samples for val."
         )
     if part.loaded and len(part.labels) >= 8 and len(part.labels.unique()) == 1:
-        warnings.warn(
+        warn(
             f"All {len(part.labels)} samples of the first training batch are of one class. If the data are sorted by "
-            "class, shuffle them: DataLoader(…, shuffle=True).",
-            UserWarning,
-            stacklevel=3,
+            "class, shuffle them: DataLoader(…, shuffle=True)."
         )

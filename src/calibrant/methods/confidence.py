@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from calibrant._settings import check_choice
 from calibrant.bilevel import Adam, Bilevel, Direct, Hypergradient, LogitMap
-from calibrant.bilevel.outer_variables.logit_map import BehindMap
+from calibrant.bilevel.variables.logits import BehindMap
 from calibrant.data.streams import Augment
 from calibrant.data.vision import Distort
 from calibrant.losses.classification import brier, cross_entropy

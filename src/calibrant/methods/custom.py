@@ -17,8 +17,8 @@ from torch.utils.checkpoint import CheckpointError
 from calibrant._device import resolve_device
 from calibrant._settings import shown
 from calibrant.bilevel import Callback, NonFiniteError
-from calibrant.bilevel.arguments import check_one_process
 from calibrant.bilevel.callbacks.base import as_callbacks
+from calibrant.bilevel.running.solver import check_one_process
 from calibrant.methods.adapter import Compile
 from calibrant.methods.averaged import Precision, UserSchedule
 from calibrant.methods.base import Method
@@ -182,7 +182,7 @@ def fit(
     few = few_inputs(first)
     n_classes = count_classes(given, {"train": few} | ({} if second is None else {"val": few_inputs(second)}))
     first = checked(first, n_classes)
-    second = None if second is None else checked(second, n_classes, "val")
+    second = None if second is None else checked(second, n_classes, "val").remembered()
     warn_about(train, val, first, n_classes)
     start: Model = model
     if isinstance(model, nn.Module):

@@ -36,9 +36,9 @@ from calibrant.bilevel import (
     confidence_gap_loss,
     cosine,
 )
-from calibrant.bilevel.level import seeded
-from calibrant.bilevel.objectives import DEFAULT_INNER_LOSS, UserLoss
-from calibrant.bilevel.run import Run
+from calibrant.bilevel.gradients.loss_derivatives import seeded
+from calibrant.bilevel.problem.objectives import DEFAULT_INNER_LOSS, UserLoss
+from calibrant.bilevel.running.run import Run
 from calibrant.data.batch import map_tensors
 from calibrant.methods.adapter import Group, Solving
 from calibrant.methods.fitted import Fitted

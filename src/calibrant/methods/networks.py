@@ -25,7 +25,7 @@ from calibrant.bilevel import (
     multistep,
     one_cycle,
 )
-from calibrant.bilevel.run import Run
+from calibrant.bilevel.running.run import Run
 from calibrant.data.streams import Augment, mix
 from calibrant.data.vision import Mixup
 from calibrant.losses import Loss

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from calibrant.bilevel import LogitMap
-from calibrant.bilevel.outer_variables.logit_map import describe
+from calibrant.bilevel.variables.logits import describe
 from calibrant.methods.confidence_map import Mapped
 from calibrant.methods.fitted import Fitted, Mixture, Recalibrated
 from calibrant.methods.freezing import head_of

@@ -7,15 +7,15 @@ import signal
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from calibrant._warnings import warn
 from calibrant.bilevel import Callback, ProgressBar
-from calibrant.bilevel.checkpoint import load_run, save_run
-from calibrant.bilevel.run import Run
+from calibrant.bilevel.running.checkpoints import load_run, save_run
+from calibrant.bilevel.running.run import Run
 from calibrant.methods.watching import Watcher
 from calibrant.metrics import nll
 from calibrant.models.seeding import generators_restored
@@ -139,18 +139,14 @@ class Interruptible(Callback):
     def tell(self) -> None:
         """Warn if training was interrupted."""
         if self.pressed:
-            warnings.warn(
-                "Training was interrupted. The result is the best state so far, calibrated on the validation data.",
-                UserWarning,
-                stacklevel=3,
-            )
+            warn("Training was interrupted. The result is the best state so far, calibrated on the validation data.")
 
 
 class Progress(ProgressBar, Watcher):
     """A progress bar on a terminal; elsewhere a line every few seconds, with the remaining time.
 
-    Both show the epoch, the training loss, and the validation loss of a single network, which is computed again only
-    while this takes less than a tenth of the time.
+    Both show the epoch, the training loss and the validation loss. With validation data, that of a single network is
+    computed again only while this takes less than a tenth of the time; otherwise it is the outer loss of the last step.
     """
 
     SECONDS = 5.0
@@ -201,6 +197,8 @@ class Progress(ProgressBar, Watcher):
                 self._validated = f", validation loss {loss:.4f}"
             now = time.perf_counter()
             self._again = now + 10 * (now - begin)
+        if self.part is None and run.outer_loss is not None:
+            self._validated = f", validation loss {run.outer_loss.nanmean().item():.4f}"
         members = f", {int(run.active.sum())} of {len(run.active)} networks" if run.is_population else ""
         loss = run.inner_losses.nanmean().item()
         return f" epoch {epoch} of {epochs}, training loss {loss:.4f}{self._validated}{members}"

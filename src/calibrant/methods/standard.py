@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from calibrant.bilevel import Adam, Bilevel, EarlyStopping, History, Plain, composed
-from calibrant.bilevel.objectives import UserLoss
+from calibrant.bilevel.problem.objectives import UserLoss
 from calibrant.losses.classification import focal, smoothed_cross_entropy
 from calibrant.methods.adapter import Group, Outcome, Solving
 from calibrant.methods.base import Method

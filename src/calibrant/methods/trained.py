@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, RandomSampler
 
 from calibrant._inputs import shareable
+from calibrant._warnings import warn
 from calibrant.bilevel import Solution
 from calibrant.data.batch import as_dtype, map_tensors, tensors_of
 from calibrant.data.items import LABELS, arguments, named, selected, takes_mapping
@@ -193,9 +193,7 @@ def as_arrays(inputs: Any) -> Any:
 
 def _warn_if_shuffled(loader: Any) -> None:
     if isinstance(loader, DataLoader) and isinstance(loader.sampler, RandomSampler):
-        warnings.warn(
+        warn(
             "The loader shuffles, so the order of the predictions is random and cannot be recovered. "
-            "Predict with shuffle=False.",
-            UserWarning,
-            stacklevel=4,
+            "Predict with shuffle=False."
         )

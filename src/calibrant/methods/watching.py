@@ -11,7 +11,7 @@ from torch import Tensor
 
 from calibrant import metrics
 from calibrant.bilevel import Bilevel, Callback
-from calibrant.bilevel.run import Run
+from calibrant.bilevel.running.run import Run
 from calibrant.methods.part import Part
 from calibrant.posthoc.temperature import Temperature
 

@@ -31,8 +31,8 @@ class DropoutMasks:
             p = self.layers[name].p
             for position, shape in enumerate(shapes):
                 keep = _kept(shape.numel(), p, generators, like.device)
-                scale = like.new_tensor(1 / (1 - p) if p < 1 else 1.0)
-                mask = (keep * scale).view(shape if isinstance(seed, int) else (len(generators), *shape))
+                mask = keep.to(like.dtype).mul_(1 / (1 - p) if p < 1 else 1.0)
+                mask = mask.view(shape if isinstance(seed, int) else (len(generators), *shape))
                 masks[f"{name}.mask{position}".removeprefix(".")] = mask
         return masks
 

@@ -9,7 +9,7 @@ adjoint are a few elementwise operations for every architecture. BatchNorm and D
 (:mod:`calibrant.models.pure_layers`) in a private copy of the module. The user's own module does not change.
 
 Other random layers (``F.dropout``, stochastic depth, attention dropout) are replayed by seeding, see
-:func:`calibrant.bilevel.level.seeded`.
+:func:`calibrant.bilevel.gradients.loss_derivatives.seeded`.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class FunctionalModule(FlatParameters):
         lead = values.shape[:-1]
         return {self.names[k]: self.shaped(part, lead, self.shapes[k]) for k, part in zip(own, parts, strict=True)}
 
-    def stretch(self) -> slice:
+    def head_slice(self) -> slice:
         """The slice of the flat vector that holds the head's trainable parameters."""
         own = [position for position, name in enumerate(self.names) if self.divided.owns(name)]
         if not own:
@@ -212,6 +212,8 @@ class FunctionalModule(FlatParameters):
 
     def run(self, values: Tensor, fn: Callable[..., Any], *args: Any) -> Any:
         """``fn(module, *args)`` with the module's parameters taken from the flat vector ``values``."""
+        if not self.names:
+            return fn(self.module, *args)
         swapped = {f"module.{k}": t for k, t in self.unflatten(values).items()}
         return functional_call(self._dispatch, swapped, (_on_module, fn, *args))
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from torch import Tensor, nn
@@ -40,16 +41,16 @@ def call(module: Any, inputs: Any, forward: nn.Module | None = None) -> Any:
 
 def accepted_names(module: nn.Module) -> frozenset[str] | None:
     """The argument names of a module's forward pass. None means that it accepts any name."""
-    parameters = inspect.signature(module.forward).parameters
-    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values()):
+    parameters = _parameters(module)
+    if any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
         return None
-    return frozenset(parameters)
+    return frozenset(p.name for p in parameters)
 
 
 def positional_names(module: nn.Module) -> tuple[tuple[str, ...], int]:
     """The positional arguments of a module's forward pass, and how many of them have no default."""
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    taken = [p for p in inspect.signature(module.forward).parameters.values() if p.kind in kinds]
+    taken = [p for p in _parameters(module) if p.kind in kinds]
     return tuple(p.name for p in taken), sum(p.default is inspect.Parameter.empty for p in taken)
 
 
@@ -57,3 +58,17 @@ def takes_by_name(module: nn.Module, names: Iterable[str]) -> bool:
     """Whether a module's forward pass has an argument for each of these names."""
     accepted = accepted_names(module)
     return accepted is None or all(name in accepted for name in names)
+
+
+def _parameters(module: nn.Module) -> tuple[inspect.Parameter, ...]:
+    """The parameters of a module's forward pass, read once for each class of modules."""
+    forward = module.forward
+    if not inspect.ismethod(forward):
+        return tuple(inspect.signature(forward).parameters.values())
+    own, *rest = _signature(forward.__func__)
+    return (own, *rest) if own.kind is inspect.Parameter.VAR_POSITIONAL else tuple(rest)
+
+
+@lru_cache(256)
+def _signature(function: Callable[..., Any]) -> tuple[inspect.Parameter, ...]:
+    return tuple(inspect.signature(function).parameters.values())

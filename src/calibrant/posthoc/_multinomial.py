@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +9,7 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax
 from sklearn.exceptions import ConvergenceWarning
 
+from calibrant._warnings import warn
 from calibrant.posthoc._base import Floats
 
 # Largest entry of the gradient of the mean loss, for columns of unit mean square, at convergence.
@@ -208,16 +208,14 @@ def _basis(blocks: Floats, diagonal: bool) -> tuple[Floats, float]:
 
 def _report(gradient: float, separated: bool, name: str, tolerance: float) -> None:
     if separated:
-        warnings.warn(
+        warn(
             f"{name} separates the calibration labels, so its coefficients grow without bound. "
             "Add regularisation, or use more calibration samples.",
             ConvergenceWarning,
-            stacklevel=2,
         )
     elif gradient > tolerance:
-        warnings.warn(
+        warn(
             f"{name} did not converge: the largest entry of the gradient is {gradient:.1e} instead of at most "
             f"{tolerance:.0e}. Add regularisation, or use more calibration samples.",
             ConvergenceWarning,
-            stacklevel=2,
         )

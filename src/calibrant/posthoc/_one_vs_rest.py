@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import TypeAlias
 
 import numpy as np
@@ -10,6 +9,7 @@ from scipy.optimize import minimize
 from scipy.special import expit
 from sklearn.exceptions import ConvergenceWarning
 
+from calibrant._warnings import warn
 from calibrant.posthoc._base import Calibrator, Floats, normalise
 from calibrant.posthoc._odds import log_odds
 
@@ -81,10 +81,9 @@ def fit_platt(column: Floats, target: Floats, weights: Floats) -> Floats:
     found = minimize(loss, np.zeros(2), jac=True, method="L-BFGS-B", options=options)
     gradient = np.abs(loss(found.x)[1]).max()
     if gradient > 1e-6:
-        warnings.warn(
+        warn(
             f"Platt scaling did not converge: the largest entry of the gradient is {gradient:.1e} instead of at "
             "most 1e-06. Use more calibration samples.",
             ConvergenceWarning,
-            stacklevel=2,
         )
     return found.x / np.array([scale, 1.0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from numbers import Real
 
 import numpy as np
@@ -12,6 +11,7 @@ from scipy.special import comb, expit
 from sklearn.exceptions import ConvergenceWarning
 
 from calibrant._settings import shown
+from calibrant._warnings import warn
 from calibrant.posthoc._base import Floats
 from calibrant.posthoc._one_vs_rest import Map, OneVsRest
 
@@ -104,10 +104,9 @@ def _constrained_least_squares(design: Floats, response: Floats, constraints: Fl
     residual = stacked @ dual - unit
     distance = -residual[:-1] / residual[-1]
     if (moved @ distance - rest).min() < -1e-6:
-        warnings.warn(
+        warn(
             "The shape-restricted polynomial did not reach its constraints to 1e-6; they are enforced after "
             "the fit. Lower the degree, or use more calibration samples.",
             ConvergenceWarning,
-            stacklevel=2,
         )
     return solve_triangular(r, centre + distance)

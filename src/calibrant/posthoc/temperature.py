@@ -10,6 +10,7 @@ from scipy.optimize import brentq, minimize, minimize_scalar
 from scipy.special import log_softmax, softmax
 from sklearn.exceptions import ConvergenceWarning
 
+from calibrant._warnings import warn
 from calibrant.posthoc._base import Calibrator, Floats
 from calibrant.posthoc._odds import log_complement
 
@@ -207,11 +208,10 @@ def _mean_gap(scores: Floats) -> float:
 
 
 def _warn(reason: str, end: str) -> None:
-    warnings.warn(
+    warn(
         f"{reason}; T stays at the {end} end of the search range. Use more calibration samples, or samples that "
         "the model was not trained on.",
         ConvergenceWarning,
-        stacklevel=2,
     )
 
 
@@ -262,10 +262,9 @@ def _fit_mixture(parts: Floats, share: Floats) -> Floats:
         w = w * ratio
         w = w / w.sum()
     if ratio.max() > 1 + 1e-4:
-        warnings.warn(
+        warn(
             "The weights of the temperature ensemble did not converge "
             f"(optimality gap {ratio.max() - 1:.1e}). Use more calibration samples.",
             ConvergenceWarning,
-            stacklevel=2,
         )
     return w

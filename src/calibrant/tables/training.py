@@ -19,7 +19,6 @@ from calibrant._whole import usable_folder
 from calibrant._words import count, listed
 from calibrant.bilevel import NonFiniteError
 from calibrant.data.columns.column_format import formats_to_json
-from calibrant.methods.safeguards import Progress
 from calibrant.report.builder import need_jinja
 from calibrant.tables.describing import TableDescription, describe
 from calibrant.tables.methods import choose_rule, find_method
@@ -130,7 +129,8 @@ def _fit(order: Order, parts: TableParts, described: TableDescription, show_prog
     train, val, aside = parts.train, parts.val, parts.aside
     names, codes = described.used, order.categorical
     text = [name for name in order.text if name in names]
-    classifier = method.make(random_state=order.seed, device=order.device, text_columns=text, **order.settings)
+    settings = {"random_state": order.seed, "device": order.device, "text_columns": text, **order.settings}
+    classifier = method.make(verbose=show_progress, **settings)
     held = {}
     if val is not None:
         held = {"X_val": val.frame(names, codes), "y_val": val.labels, "sample_weight_val": val.weights}
@@ -143,7 +143,6 @@ def _fit(order: Order, parts: TableParts, described: TableDescription, show_prog
                 train.labels,
                 sample_weight=train.weights,
                 groups=train.groups,
-                callbacks=[Progress(show_progress)],
                 **held,
             )
         except NonFiniteError as error:
@@ -153,6 +152,7 @@ def _fit(order: Order, parts: TableParts, described: TableDescription, show_prog
                 raise
             raise ValueError("Training ran out of memory; use --device cpu, or fewer rows.") from error
     seconds = time.perf_counter() - begin
+    classifier.set_params(verbose=False)  # so that the stored model is the same with and without progress
     notes = dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning))
     rule = choose_rule(classifier, order.risk, None if aside is None else (aside.frame(names, codes), aside.labels))
     about = {

@@ -14,7 +14,7 @@ import torch
 from typer.testing import CliRunner
 
 from calibrant.bilevel import Callback, NonFiniteError
-from calibrant.bilevel.run import Run
+from calibrant.bilevel.running.run import Run
 from calibrant.cli.commands import app
 from calibrant.experiments.common.store import Store
 from calibrant.experiments.meta_reg import ablate, reproduce, sweep

@@ -1,10 +1,7 @@
 """Callbacks: objects that act between outer steps. The solver knows none of them by name."""
 
-from calibrant.bilevel.callbacks.base import Callback
+from calibrant.bilevel.callbacks.base import Callback, Checkpoint, History, ProgressBar
 from calibrant.bilevel.callbacks.early_stopping import EarlyStopping, pooled
-from calibrant.bilevel.callbacks.history import History
 from calibrant.bilevel.callbacks.moving_average import MovingAverage
-from calibrant.bilevel.callbacks.progress import ProgressBar
-from calibrant.bilevel.callbacks.saving import Checkpoint
 
 __all__ = ["Callback", "Checkpoint", "EarlyStopping", "History", "MovingAverage", "ProgressBar", "pooled"]

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from calibrant.bilevel.callbacks.base import Callback
-from calibrant.bilevel.dynamics import State
-from calibrant.bilevel.features import join, join_answers
-from calibrant.bilevel.finite import NonFiniteError
-from calibrant.bilevel.problem import NO_VALIDATION_DATA, Bilevel
-from calibrant.bilevel.run import Run
+from calibrant.bilevel.gradients.dynamics import State
+from calibrant.bilevel.gradients.head import join, join_answers
+from calibrant.bilevel.problem.bilevel import NO_VALIDATION_DATA, Bilevel
+from calibrant.bilevel.running.finite import NonFiniteError
+from calibrant.bilevel.running.run import Run
 from calibrant.data.batch import Batch
 from calibrant.data.members import MemberStream
 

@@ -7,8 +7,8 @@ from typing import Any
 from torch import Tensor
 
 from calibrant.bilevel.callbacks.base import Callback
-from calibrant.bilevel.dynamics import State
-from calibrant.bilevel.run import Run
+from calibrant.bilevel.gradients.dynamics import State
+from calibrant.bilevel.running.run import Run
 from calibrant.data.batch import Tensors
 
 

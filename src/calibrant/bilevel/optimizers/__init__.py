@@ -16,10 +16,15 @@ All operations are elementwise over the last axis, so a leading population axis 
 trajectories equal those of ``torch.optim``; tests compare them to 1e-8 over 200 steps.
 """
 
-from calibrant.bilevel.optimizers.adam import Adam, AdamW
-from calibrant.bilevel.optimizers.base import LearningRate, Linearization, Moments, Optimizer, check_rate
-from calibrant.bilevel.optimizers.grouped import GroupedOptimizer
-from calibrant.bilevel.optimizers.sgd import SGD
+from calibrant.bilevel.optimizers.base import (
+    GroupedOptimizer,
+    LearningRate,
+    Linearization,
+    Moments,
+    Optimizer,
+    check_rate,
+)
+from calibrant.bilevel.optimizers.sgd_and_adam import SGD, Adam, AdamW
 
 __all__ = [
     "SGD",

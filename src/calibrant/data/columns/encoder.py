@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from numbers import Integral, Real
@@ -16,6 +15,7 @@ from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 
 from calibrant._files import Arrays
 from calibrant._settings import check_choice
+from calibrant._warnings import warn
 from calibrant.data.columns.encoder_files import from_json, read_encoder, to_json, write_encoder
 from calibrant.data.columns.encoding import (
     Categorical,
@@ -128,7 +128,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     def fit_transform(self, X: Any, y: Any = None) -> Any:
         """``fit`` and ``transform`` of the same rows."""
         columns = as_columns(X)
-        return self._fit(columns, named=column_names(X) is not None, stacklevel=4)._transform(columns)
+        return self._fit(columns, named=column_names(X) is not None)._transform(columns)
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
         """The names of the outputs: ``age``, ``age missing``, ``town=Bern``, ``town=(rare)``, …"""
@@ -196,7 +196,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "columns_")
 
-    def _fit(self, columns: Columns, *, named: bool, stacklevel: int = 3) -> TableEncoder:
+    def _fit(self, columns: Columns, *, named: bool) -> TableEncoder:
         self._check()
         rows = len(next(iter(columns.values()))) if columns else 0
         if not rows:
@@ -229,7 +229,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         notes = [note for _, note in chosen if note]
         self._set([encoding for encoding, _ in chosen], notes=notes, named=named, limit=LIMIT)
         for note in notes:
-            warnings.warn(note, stacklevel=stacklevel)  # the caller of fit, or of fit_transform, which set_output wraps
+            warn(note)
         return self
 
     def _set(self, columns: list[Encoding], *, notes: list[str], named: bool, limit: float) -> None:
@@ -267,14 +267,9 @@ class TableEncoder(TransformerMixin, BaseEstimator):
                 f"X has {len(columns)} features, but {type(self).__name__} is expecting {len(own)} features as input."
             )
         if named:
-            warnings.warn(
-                f"X has feature names, but {type(self).__name__} was fitted without feature names", stacklevel=4
-            )
+            warn(f"X has feature names, but {type(self).__name__} was fitted without feature names")
         elif hasattr(self, "feature_names_in_"):
-            warnings.warn(
-                f"X does not have valid feature names, but {type(self).__name__} was fitted with feature names",
-                stacklevel=4,
-            )
+            warn(f"X does not have valid feature names, but {type(self).__name__} was fitted with feature names")
         return dict(zip(own, columns.values(), strict=True))
 
     def _is_sparse(self, encoding: Encoding) -> TypeGuard[FreeText]:

@@ -8,7 +8,6 @@ import os
 import pickle
 import struct
 import tarfile
-import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ import torch
 from torch import Tensor
 
 from calibrant._settings import check_choice
+from calibrant._warnings import warn
 from calibrant.data.splits import split_indices
 from calibrant.data.vision.download import download_archives
 from calibrant.data.vision.finding import Found, checked_folder, find_archive, find_files, missing_files, unpack
@@ -202,10 +202,9 @@ def _read(source: Source, part: Part, where: Found, shown: str) -> Arrays:
         pixels, labels = _checked(*layout.read(paths, part), None if source.names is None else len(source.names))
     count, digest = source.counts[part], source.digests.get(part)
     if len(labels) != count:
-        warnings.warn(
+        warn(
             f"{listed}: {len(labels):,} images, but the {'training' if part == 'train' else 'test'} part of "
-            f"{source.title} has {count:,}. They are used anyway.",
-            stacklevel=4,
+            f"{source.title} has {count:,}. They are used anyway."
         )
     elif digest is not None and _digest(pixels, labels) != digest:
         raise ValueError(f"{listed}: pixels or labels are not those of {source.title}. Download it again.")

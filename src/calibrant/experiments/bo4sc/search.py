@@ -12,7 +12,7 @@ from torch import Tensor
 
 from calibrant._classes import log_of_others
 from calibrant.bilevel import Callback
-from calibrant.bilevel.run import Run
+from calibrant.bilevel.running.run import Run
 from calibrant.experiments.common.keys import Key
 from calibrant.experiments.common.records import prepare
 from calibrant.experiments.common.runs import progress

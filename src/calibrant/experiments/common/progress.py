@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 
 from calibrant._words import count, duration
 from calibrant.bilevel import Callback
-from calibrant.bilevel.run import Run
+from calibrant.bilevel.running.run import Run
 from calibrant.experiments.common.keys import Key
 
 BETWEEN_LINES = 10.0

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from calibrant import metrics
 from calibrant.bilevel import Bilevel, Callback, FocalWithGamma, NonFiniteError
-from calibrant.bilevel.run import Run
+from calibrant.bilevel.running.run import Run
 from calibrant.methods import Part
 
 PIECE = 2000
@@ -67,7 +67,8 @@ class EpochCurve(Callback):
                 logits.append(net.logits(inputs))
         scores = torch.cat(logits).double()
         if not scores.isfinite().all():
-            run.lookout.look()  # on a GPU, steps are checked with a delay: this names the step that failed
+            # on a GPU, steps are checked with a delay: this names the step that failed
+            run.deferred_finite_check.look()
             raise NonFiniteError(
                 f"The network's logits were not finite after outer step {run.step}. Try a smaller learning rate."
             )

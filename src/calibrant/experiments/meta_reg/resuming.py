@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 
 from calibrant.bilevel import Callback, Checkpoint
-from calibrant.bilevel.checkpoint import load_run
-from calibrant.bilevel.run import Run
+from calibrant.bilevel.running.checkpoints import load_run
+from calibrant.bilevel.running.run import Run
 from calibrant.methods.safeguards import Interruptible
 
 EVERY = 60.0

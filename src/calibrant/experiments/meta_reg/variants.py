@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from calibrant.bilevel import OneStep
-from calibrant.bilevel.outer_variables.gamma_net import Positive
+from calibrant.bilevel.variables.gamma import Positive
 from calibrant.methods import Method
 from calibrant.methods.confidence import LearnedConfidence
 from calibrant.methods.images import IMAGE_METHODS, SHARE

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from calibrant._inputs import are_probs
+from calibrant._warnings import warn
 from calibrant.report.evaluation.arrays import first_row
 
 # A row sum this close to 1 needs no correction.
@@ -44,10 +44,9 @@ def check_values(values: np.ndarray, path: Path) -> np.ndarray:
             f"Each row of probabilities of {path.name} must sum to 1; got {sums[worst]:.6g} in row "
             f"{worst + first_row(path)}. Use --logits if these are logits, and --columns if a column is missing."
         )
-    warnings.warn(
+    warn(
         f"The probabilities of {path.name} are rounded to {digits} decimals, so their sums differ from 1 by up to "
-        f"{gaps[worst]:.2g}. Each row is divided by its sum.",
-        stacklevel=2,
+        f"{gaps[worst]:.2g}. Each row is divided by its sum."
     )
     return np.asarray(values / sums[:, None])
 

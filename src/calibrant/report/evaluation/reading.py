@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 
 from calibrant._inputs import Logits, check_confidence, check_logits, check_probs, two_columns
 from calibrant._labels import class_names, classes_of_columns, one_dimension_hint
+from calibrant._warnings import warn
 
 FEWEST = 2
 # Whole numbers up to here are exact in float64.
@@ -101,11 +101,10 @@ def _warn_of_other_class(score: np.ndarray, y: np.ndarray, names: tuple[str, ...
     inside, outside = score[positive], score[~positive]
     error = np.sqrt(inside.var() / len(inside) + outside.var() / len(outside))
     if inside.mean() < outside.mean() - 3 * error:
-        warnings.warn(
+        warn(
             f"The scores are read as probabilities of {names[1]!r}, but they are lower for {names[1]!r} (mean "
             f"{inside.mean():.3g}) than for {names[0]!r} ({outside.mean():.3g}). If they are probabilities of "
-            f"{names[0]!r}, pass classes=[{names[1]!r}, {names[0]!r}] (on the command line --positive {names[0]}).",
-            stacklevel=2,
+            f"{names[0]!r}, pass classes=[{names[1]!r}, {names[0]!r}] (on the command line --positive {names[0]})."
         )
 
 

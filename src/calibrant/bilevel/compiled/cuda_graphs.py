@@ -1,0 +1,298 @@
+"""CUDA graphs: a function with one launch, and whole outer steps of a single problem.
+
+A function as a CUDA graph: hundreds of small kernels with one launch. With small networks a GPU waits while Python
+launches kernels. A CUDA graph is recorded once, on its own tensors, and then replayed. Inputs are copied into these
+tensors and outputs are cloned, so callers notice only the speed.
+
+Whole outer steps of a single problem as CUDA graphs. A step of a medium-sized network is hundreds of short kernels, and
+launching them takes longer than running them. The state of a single problem stays in fixed memory while it trains
+(``tracing/in_place.py``). So a whole outer step can be recorded once and replayed with one launch: the training steps,
+the hypergradient and the move of φ. Batches, learning rates and step numbers are copied in; losses, φ and the state are
+copied out.
+
+Recording freezes every decision that Python makes in a step, as tracing does. A step that cannot be recorded (it waits
+for the GPU, or draws random numbers) runs eagerly.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, fx
+from torch.utils import _pytree as pytree
+
+from calibrant._warnings import warn
+from calibrant.bilevel.gradients.dynamics import Dynamics
+from calibrant.bilevel.gradients.hypergradients import HypergradientInput, HypergradientResult
+from calibrant.bilevel.optimizers import SGD, Adam, Linearization, Moments, Optimizer
+from calibrant.bilevel.running.outer_step import StepOutcome, compute_outcome
+from calibrant.data.batch import Batch
+from calibrant.data.loaders import LoaderStream
+
+if TYPE_CHECKING:
+    from calibrant.bilevel.running.run import Run
+
+
+_WARM_UP = 2
+"""Calls before recording. Libraries choose and load their kernels in these calls; a recording must not do so."""
+
+
+def recordable(module: fx.GraphModule, device: torch.device) -> bool:
+    """Whether a traced module can be recorded: it runs on a GPU and draws no random numbers."""
+    if device.type != "cuda":
+        return False
+    operators = [node.target for node in module.graph.nodes if isinstance(node.target, torch._ops.OpOverload)]
+    return not any(torch.Tag.nondeterministic_seeded in operator.tags for operator in operators)
+
+
+class Captured:
+    """A pure function of CUDA tensors of fixed shapes. It is recorded in the third call and replayed from then on.
+
+    If recording fails (an operation waits for the GPU), or with ``record=False``, every call runs ``fn`` itself.
+    """
+
+    def __init__(self, fn: Callable[..., Sequence[Any]], *, record: bool = True) -> None:
+        self.fn, self.record = fn, record
+        self.calls = 0
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.inputs: list[Tensor] = []
+        self.outputs: list[Any] = []
+        self.given: list[tuple[Tensor, int]] = []
+
+    def __call__(self, *tensors: Tensor) -> Sequence[Any]:
+        self.calls += 1
+        if self.graph is None and not (self.record and self.calls == _WARM_UP + 1 and self._record(tensors)):
+            return self.fn(*tensors)
+        for k, (own, given) in enumerate(zip(self.inputs, tensors, strict=True)):
+            last, version = self.given[k]
+            if given is not last or given._version != version:  # a full batch is the same tensor in every step
+                own.copy_(given)
+                self.given[k] = (given, given._version)
+        assert self.graph is not None
+        self.graph.replay()
+        return [self._hand_out(output, tensors) for output in self.outputs]
+
+    def _record(self, tensors: Sequence[Tensor]) -> bool:
+        self.inputs = [t.detach().clone() for t in tensors]
+        self.given = [(t, t._version) for t in tensors]
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.device(self.inputs[0].device), torch.cuda.graph(graph):
+                self.outputs = list(self.fn(*self.inputs))
+        except RuntimeError as error:
+            warn(
+                "A step could not be recorded as a CUDA graph, so it runs operation by operation, which is slower. "
+                f"The error was: {str(error).splitlines()[0]}"
+            )
+            self.inputs, self.outputs, self.given = [], [], []
+            return False
+        self.graph = graph
+        return True
+
+    def _hand_out(self, output: Any, tensors: Sequence[Tensor]) -> Any:
+        """A copy that the next replay does not change. For an output that is an input, the caller's own tensor."""
+        if not isinstance(output, Tensor):
+            return output
+        for own, given in zip(self.inputs, tensors, strict=True):
+            if output is own:
+                return given
+        return output.clone()
+
+
+class Clock(NamedTuple):
+    """Step numbers and learning rates on the device.
+
+    Entry 0 is the number of steps taken before this recording. Entry k is the learning rate of its step k.
+    """
+
+    numbers: Tensor
+
+    def time(self, step: int) -> Tensor:
+        """The number of a step since the beginning of the run, counted from 1."""
+        return self.numbers[0] + step
+
+    def rate(self, step: int) -> Tensor:
+        """The learning rate of a step of this recording."""
+        return self.numbers[step]
+
+
+@dataclass(frozen=True)
+class Timed(Optimizer):
+    """An optimiser that reads its learning rate and step number from a clock."""
+
+    learning_rate: Any = 0.0
+    base: Optimizer = field(default=SGD(0.0), kw_only=True)
+    clock: Clock | None = field(default=None, kw_only=True)
+
+    def on(self, head_slice: slice) -> Timed:
+        return _with(self, base=self.base.on(head_slice))
+
+    @property
+    def decay(self) -> float | Tensor:
+        return self.base.decay
+
+    def init(self, params: Tensor) -> Moments:
+        return self.base.init(params)
+
+    def update(self, params: Tensor, moments: Moments, grad: Tensor, step: int) -> tuple[Tensor, Moments]:
+        return self._at(step).update(params, moments, grad, self._time(step))
+
+    def update_(self, params: Tensor, moments: Moments, grad: Tensor, step: int) -> None:
+        self._at(step).update_(params, moments, grad, self._time(step))
+
+    def pull(self, at: Linearization, d_params: Tensor, d_moments: Moments) -> tuple[Tensor, Moments, Tensor]:
+        timed = Linearization(at.params, at.moments, at.new_moments, at.grad, self._time(at.step))
+        return self._at(at.step).pull(timed, d_params, d_moments)
+
+    def stationary_decay(self) -> float | Tensor:
+        return self.base.stationary_decay()
+
+    def _at(self, step: int) -> Optimizer:
+        assert self.clock is not None
+        return _with(self.base, learning_rate=self.clock.rate(step))
+
+    def _time(self, step: int) -> Any:
+        assert self.clock is not None
+        return self.clock.time(step)
+
+
+def _with(optimizer: Any, **values: Any) -> Any:
+    """A copy with other values. They are not checked, because reading a tensor on a GPU would wait for it."""
+    twin = copy.copy(optimizer)
+    for name, value in values.items():
+        object.__setattr__(twin, name, value)
+    return twin
+
+
+def can_replay(run: Run, compile: str | None) -> bool:
+    """Whether the outer steps of ``run`` can be recorded."""
+    trainer, outer = run.dynamics.trainer, run.outer_optimizer
+    return (
+        compile == "inductor"
+        and trainer is not None
+        and run.state.params.is_cuda
+        and not run.restart
+        and not run.problem.moves_start
+        and not run.problem.stochastic
+        and not (run.features is not None and isinstance(run.problem.train, LoaderStream))  # batches of several sizes
+        and type(run.dynamics.optimizer) in _KNOWN
+        and run.dynamics.optimizer.clip_norm is None
+        and (outer is None or type(outer) in _KNOWN)
+    )
+
+
+_KNOWN = (SGD, Adam)
+
+
+class Replay:
+    """The outer steps of a run, with one recording for each kind of step and each shape of the batches.
+
+    The memory of features is written in place while all batches have one shape. A batch of another shape replaces
+    tensors, and the steps after it are recorded again.
+
+    ``record=False`` runs the same steps in the same fixed memory without recording them; it needs no GPU.
+    """
+
+    def __init__(self, run: Run, *, record: bool = True) -> None:
+        self.run, self.record = run, record
+        trainer = run.dynamics.trainer
+        assert trainer is not None
+        self.trainer = trainer
+        self.phi = run.phi.clone()
+        self.moments = tuple(m.clone() for m in run.outer_moments)
+        self._recorded: dict[Any, Captured] = {}
+        self._last: Tensor | None = None
+
+    def __call__(self) -> StepOutcome:
+        """Take one outer step."""
+        run, trainer = self.run, self.trainer
+        hypergradient, taken = run.present, run.step * run.present.steps
+        train = [run.problem.train_batch(taken + k) for k in range(hypergradient.steps)]
+        val = [run.problem.val_batch(run.step)] if hypergradient.moves else []
+        leaves, structure = pytree.tree_flatten([batch._replace(seed=None) for batch in train + val])
+        constants = [None if isinstance(leaf, Tensor) else (leaf,) for leaf in leaves]
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        memory = 0 if run.features is None else run.features.allocated
+        forms = tuple((t.shape, t.dtype) for t in tensors)
+        key = (memory, hypergradient.moves, str(structure), str(constants), forms)
+        if key not in self._recorded:
+            # A recording writes to the tensors of the memory, so it is useless after one of them was replaced.
+            self._recorded = {k: recorded for k, recorded in self._recorded.items() if k[0] == memory}
+            step = _Step(self, structure, constants, hypergradient.steps)
+            self._recorded[key] = Captured(step, record=self.record)
+        if not run.deferred:
+            trainer.load(run.state)
+        if run.phi is not self._last:
+            self.phi.copy_(run.phi)
+            for own, given in zip(self.moments, run.outer_moments, strict=True):
+                own.copy_(given)
+        inner, outer = self._numbers(taken, hypergradient.steps)
+        results = self._recorded[key](inner, outer, *tensors)
+        return self._outcome(results, taken + hypergradient.steps, hypergradient.moves)
+
+    def _numbers(self, taken: int, steps: int) -> tuple[Tensor, Tensor]:
+        """The clocks of both levels, sent to the device without waiting for it."""
+        run = self.run
+        inner = [float(taken), *(float(run.dynamics.optimizer.learning_rate_at(taken + k + 1)) for k in range(steps))]
+        outer = [0.0, 0.0]
+        if run.outer_optimizer is not None:
+            outer = [float(run.step), float(run.outer_optimizer.learning_rate_at(run.step + 1))]
+        numbers = torch.tensor(inner + outer, dtype=torch.float64, device="cpu")
+        if self.trainer.params.is_cuda:
+            numbers = numbers.pin_memory().to(self.trainer.params.device, non_blocking=True)
+        return numbers[: len(inner)], numbers[len(inner) :]
+
+    def _outcome(self, results: Any, step: int, moves: bool) -> StepOutcome:
+        inner_losses, loss, gradient, moved, ahead = results
+        state = self.trainer.live(step)
+        phi, moments = self.run.phi, self.run.outer_moments
+        if moves:
+            phi, moments = self.phi.clone(), tuple(m.clone() for m in self.moments)
+        self._last = phi
+        losses = list(inner_losses.unbind())
+        seen = list(ahead.unbind()) if ahead is not None else []
+        return StepOutcome(HypergradientResult(loss, gradient, seen, state), moved, phi, moments, state, losses)
+
+
+class _Step:
+    """The function that is recorded: one outer step on tensors in fixed memory."""
+
+    def __init__(self, replay: Replay, structure: Any, constants: list[Any], steps: int) -> None:
+        self.replay, self.structure, self.constants, self.steps = replay, structure, constants, steps
+
+    def __call__(self, inner: Tensor, outer: Tensor, *tensors: Tensor) -> list[Any]:
+        replay, supply = self.replay, iter(tensors)
+        leaves = [next(supply) if c is None else c[0] for c in self.constants]
+        batches: list[Batch] = pytree.tree_unflatten(leaves, self.structure)
+        run, trainer = replay.run, replay.trainer
+        timed = Timed(base=run.dynamics.optimizer, clock=Clock(inner))
+        mover = None if run.outer_optimizer is None else Timed(base=run.outer_optimizer, clock=Clock(outer))
+        with trainer.in_place(timed):
+            given = HypergradientInput(
+                Dynamics(run.dynamics.derivatives, timed, trainer),
+                run.outer_derivatives,
+                lambda step: batches[step],
+                batches[self.steps] if len(batches) > self.steps else None,
+                head_slice=run.problem.head_slice if run.present.of_head and not run.present.direct else None,
+                heads=run.heads,
+                features=run.features,
+            )
+            outcome = compute_outcome(run, given, trainer.live(), replay.phi, replay.moments, mover, 0)
+            trainer.load(outcome.state)
+        with torch.no_grad():
+            if run.present.moves:
+                replay.phi.copy_(outcome.phi)
+                for own, new in zip(replay.moments, outcome.moments, strict=True):
+                    own.copy_(new)
+            seen = outcome.result.inner_losses if run.present.lookahead else []
+            return [
+                torch.stack([loss.detach() for loss in outcome.inner_losses]),
+                outcome.result.loss,
+                outcome.result.gradient,
+                outcome.gradient,
+                torch.stack([loss.detach() for loss in seen]) if seen else None,
+            ]

@@ -1,0 +1,1 @@
+"""Hypergradients, and the derivatives that they are made of."""

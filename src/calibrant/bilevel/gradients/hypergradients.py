@@ -1,0 +1,306 @@
+"""Hypergradients: choose how dF/dφ is computed by passing one of these objects to ``solve``.
+
+With ``θ_0 = Φ_0(φ)`` and ``θ_t = Φ_t(θ_{t-1}, φ)`` (Eq. (6), Sanguin et al. 2024) the hypergradient is (Eq. (8))::
+
+    dF/dφ = ∂F/∂φ + (dθ_T/dφ)ᵀ ∂F/∂θ
+
+=====================  =====================================================  ==========================================
+object                 the map that it differentiates                         cost of an outer step (1 = plain training)
+=====================  =====================================================  ==========================================
+``Unrolled``           all T steps, exactly                                   about 3; memory by ``memory=``
+``Truncated``          φ acts in the last K of T steps only                   about 1 + 2·K/T; memory of K steps
+``Forward``            all T steps, exactly                                   grows with dim φ; memory of one step
+``Implicit``           the solution of ∇θ L(θ, φ) = 0 near θ_T                1 + one linear solve
+``Implicit``, head     the solution of the last layer on recent features      1 + a small linear solve
+``OneStep``            one look-ahead step of the whole network               look-ahead + the real steps
+``OneStep``, head      one look-ahead step of the last layer                  1 + a pass of the outer batch
+``Direct``             none: θ is held fixed, only ∂F/∂φ                      1 + a pass of the outer batch
+``Feedback``           none: φ follows a signed held-out quantity             1 + a pass of the outer batch
+``Plain``              none: training with φ fixed                            1
+=====================  =====================================================  ==========================================
+
+``steps`` is the number of training steps per outer step. ``first`` is the level that moves first in an outer step:
+``"outer"`` moves φ and then trains with it, ``"inner"`` trains and then moves φ.
+
+``memory`` of the reverse sweeps (K differentiated steps):
+
+* ``"graphs"`` keeps each step's graph. It is fastest, and holds the activations of all K steps.
+* ``"states"`` keeps parameters and moments and computes each graph again (4 vectors per step).
+* ``"checkpoints"`` keeps about 2·√K states and trains a second time between them. It needs the least memory.
+* ``"auto"`` measures one graph. It keeps graphs if all of them fit
+  (:func:`calibrant.bilevel.gradients.dynamics.graphs_fit`), and uses checkpoints otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from numbers import Integral
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from calibrant._settings import check_choice
+from calibrant._warnings import warn
+from calibrant.bilevel.gradients.dynamics import Cotangent, Draws, Dynamics, State, Tape, graphs_fit
+from calibrant.bilevel.gradients.head import FeatureMemory, HeadDerivatives
+from calibrant.bilevel.gradients.loss_derivatives import FullGradient, LossDerivatives
+from calibrant.data.batch import Batch
+
+Order = Literal["inner", "outer"]
+Scope = Literal["all", "head"]
+MemoryPolicy = Literal["auto", "graphs", "states", "checkpoints"]
+
+
+class HypergradientInput(NamedTuple):
+    """The input of a hypergradient: training as a map, the outer loss, and the data of one outer step.
+
+    ``outer_batch`` is None if φ does not move. ``pull_initial`` and ``push_initial`` differentiate Φ_0 if the starting
+    point depends on φ. ``head_slice`` is the slice of the parameter vector that holds the head. ``heads`` has the
+    losses as functions of the head alone, and ``features`` the features of recent batches.
+    """
+
+    dynamics: Dynamics
+    outer: LossDerivatives
+    draws: Draws
+    outer_batch: Batch | None
+    pull_initial: Callable[[Tensor], Tensor] | None = None
+    push_initial: Callable[[Tensor], Tensor] | None = None
+    head_slice: slice | None = None
+    heads: HeadDerivatives | None = None
+    features: FeatureMemory | None = None
+
+    @property
+    def judge(self) -> Batch:
+        """The batch on which the outer loss is differentiated."""
+        assert self.outer_batch is not None, "a hypergradient that moves φ needs an outer batch"
+        return self.outer_batch
+
+
+class HypergradientResult(NamedTuple):
+    """The result of a hypergradient: the outer loss, dF/dφ, the inner losses, and the state after training."""
+
+    loss: Tensor | None
+    gradient: Tensor | None
+    inner_losses: list[Tensor]
+    state: State
+    details: dict[str, Any] = {}  # noqa: RUF012 (never written to)
+
+
+@dataclass(frozen=True)
+class Hypergradient:
+    """Base class of the hypergradients, with ``steps`` inner steps per outer step."""
+
+    steps: int = 1
+
+    @property
+    def moves(self) -> bool:
+        """Whether φ moves."""
+        return True
+
+    @property
+    def lookahead(self) -> bool:
+        """Whether φ moves before the real training steps (True) or after them (False)."""
+        return False
+
+    @property
+    def of_head(self) -> bool:
+        """Whether only the last layer is differentiated."""
+        return False
+
+    @property
+    def direct(self) -> bool:
+        """Whether only ∂F/∂φ is computed, as if training did not depend on φ."""
+        return False
+
+    @property
+    def trains(self) -> bool:
+        """Whether some training steps are not differentiated."""
+        return True
+
+    @property
+    def remembers(self) -> int:
+        """The number of recent batches whose features it needs."""
+        return 0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.steps, Integral) or self.steps < 1:
+            raise ValueError(f"steps must be at least 1 and a whole number; got {self.steps!r}.")
+
+    @property
+    def sees_start(self) -> bool:
+        """Whether the path from φ through the starting point Φ_0 is differentiated."""
+        return False
+
+    def __call__(self, inputs: HypergradientInput, start: State, phi: Tensor) -> HypergradientResult:
+        """Run the inner level from ``start`` and differentiate the outer loss."""
+        raise NotImplementedError
+
+    def train(self, inputs: HypergradientInput, state: State, phi: Tensor, steps: int) -> tuple[State, list[Tensor]]:
+        """Take ordinary training steps. Returns the state after them and the loss before each step."""
+        dynamics, memory = inputs.dynamics, inputs.features
+        if memory is None or steps == 0:
+            return dynamics.train(state, phi, inputs.draws, steps)
+        if dynamics.trainer is not None:
+            return dynamics.trainer.train(state, phi, inputs.draws, steps, memory)
+        assert inputs.heads is not None
+        losses = []
+        for _ in range(steps):
+            batch = inputs.draws(state.step)
+            memory.add(batch, inputs.heads.see(state, phi, batch).features)
+            state, loss = dynamics.advance(state, phi, batch)
+            losses.append(loss)
+        return state, losses
+
+
+@dataclass(frozen=True)
+class Plain(Hypergradient):
+    """No hypergradient: ordinary training with φ fixed. The outer loss is not evaluated."""
+
+    @property
+    def moves(self) -> bool:
+        return False
+
+    def __call__(self, inputs: HypergradientInput, start: State, phi: Tensor) -> HypergradientResult:
+        state, losses = self.train(inputs, start, phi, self.steps)
+        return HypergradientResult(None, None, losses, state)
+
+
+@dataclass(frozen=True)
+class Truncated(Hypergradient):
+    """Reverse mode through the last ``last`` of ``steps`` inner steps.
+
+    It differentiates the map in which φ enters the loss of the last K steps and is a constant before them.
+    ``Truncated(T, T)`` equals ``Unrolled(T)``.
+
+    Parameters
+    ----------
+    steps : int
+        T, the number of inner steps per outer step.
+    last : int
+        K, the number of steps that are differentiated.
+    memory : {"auto", "graphs", "states", "checkpoints"}
+        What is kept for the backward pass: the graph of each step, the state of each step, or 2·√K states. "auto" keeps
+        graphs if they fit into 2 GiB (on a GPU, half of its free memory), and otherwise checkpoints.
+    """
+
+    last: int = 1
+    memory: MemoryPolicy = field(default="auto", kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.last <= self.steps:
+            raise ValueError(f"last must be between 1 and steps={self.steps}; got {self.last}.")
+        check_choice("memory", self.memory, ("auto", "graphs", "states", "checkpoints"))
+
+    @property
+    def sees_start(self) -> bool:
+        return self.last == self.steps
+
+    @property
+    def trains(self) -> bool:
+        return self.last < self.steps
+
+    def __call__(self, inputs: HypergradientInput, start: State, phi: Tensor) -> HypergradientResult:
+        dynamics = inputs.dynamics
+        entry, losses = self.train(inputs, start, phi, self.steps - self.last)
+        memory = self.memory
+        if memory == "auto":
+            memory = (
+                "graphs" if graphs_fit(dynamics, entry, phi, inputs.draws(entry.step), self.last) else "checkpoints"
+            )
+        tape = Tape(dynamics, inputs.draws, phi, entry, self.last, memory)
+        state, more = tape.forward()
+        outer, adjoint = outer_gradient(inputs, state, phi)
+        pull_initial = inputs.pull_initial if self.sees_start else None
+        adjoint, share = tape.sweep(adjoint, to_start=pull_initial is not None)
+        gradient = outer.phi + share
+        if pull_initial is not None:
+            gradient = gradient + pull_initial(adjoint.params)
+        return HypergradientResult(outer.loss, gradient, losses + more, state, {"memory": memory})
+
+
+class Unrolled(Truncated):
+    """Reverse mode through all ``steps`` inner steps: the exact hypergradient of Eq. (6).
+
+    ``memory`` is that of :class:`Truncated`.
+    """
+
+    def __init__(self, steps: int, *, memory: MemoryPolicy = "auto") -> None:
+        super().__init__(steps, steps, memory=memory)
+
+    def __repr__(self) -> str:
+        return f"Unrolled(steps={self.steps}, memory={self.memory!r})"
+
+
+@dataclass(frozen=True)
+class Forward(Hypergradient):
+    """Forward mode: dθ_t/dφ is updated in each step. It is exact and needs the memory of one step.
+
+    Use it for few outer variables. ``at_most`` limits their number, because thousands would be very slow.
+    """
+
+    at_most: int = field(default=256, kw_only=True)
+
+    @property
+    def sees_start(self) -> bool:
+        return True
+
+    @property
+    def trains(self) -> bool:
+        return False
+
+    def __call__(self, inputs: HypergradientInput, start: State, phi: Tensor) -> HypergradientResult:
+        count = phi.shape[-1]
+        if count > self.at_most:
+            raise ValueError(
+                f"Forward needs at most {self.at_most} outer variables; got {count}. Use Unrolled, or raise at_most."
+            )
+        dynamics, lead = inputs.dynamics, phi.shape[:-1]
+        basis = torch.eye(count, dtype=phi.dtype, device=phi.device)
+        basis = basis.view((count,) + (1,) * len(lead) + (count,)).expand((count, *lead, count))
+        if inputs.push_initial is not None:
+            t_params = torch.stack([inputs.push_initial(direction) for direction in basis])
+        else:
+            t_params = torch.zeros((count, *start.params.shape), dtype=phi.dtype, device=phi.device)
+        t_moments = tuple(torch.zeros((count, *m.shape), dtype=m.dtype, device=m.device) for m in start.moments)
+        t_buffers = {
+            k: torch.zeros((count, *start.buffers[k].shape), dtype=phi.dtype, device=phi.device)
+            for k in dynamics.derivatives.differentiable_buffers
+        }
+        state, losses = start, []
+        for _ in range(self.steps):
+            state, loss, recorded = dynamics.record(state, phi, inputs.draws(state.step))
+            t_grad, t_buffers = recorded.gradient.push(t_params, basis, t_buffers)
+            t_params, t_moments = dynamics.optimizer.push(recorded.at, t_params, t_moments, t_grad)
+            losses.append(loss)
+        outer, adjoint = outer_gradient(inputs, state, phi)
+        along = (t_params * adjoint.params).sum(-1)
+        for name, d_buffer in adjoint.buffers.items():
+            along = along + (t_buffers[name] * d_buffer).flatten(1 + len(lead)).sum(-1)
+        return HypergradientResult(outer.loss, outer.phi + along.movedim(0, -1), losses, state)
+
+
+def outer_gradient(inputs: HypergradientInput, state: State, phi: Tensor) -> tuple[FullGradient, Cotangent]:
+    """First derivatives of the outer loss, and the adjoint of the state after training."""
+    outer = inputs.outer.gradients(state.params, state.buffers, phi, inputs.judge)
+    warn_without_network(outer)
+    zero = inputs.dynamics.zero(state)
+    return outer, Cotangent(outer.params, zero.moments, outer.buffers)
+
+
+def warn_without_network(outer: FullGradient) -> None:
+    """Warn if only terms of the outer loss that contain φ move φ."""
+    if not outer.reaches_network:
+        warn(
+            "The outer loss has no derivative in the network's parameters, so training does not affect φ, which moves "
+            "only by terms of the outer loss that contain it, such as a prior. Do not detach the network's output, and "
+            "use a loss that can be differentiated instead of the accuracy."
+        )
+
+
+def check_choices(scope: str, first: str) -> None:
+    """Raise an error for unknown values of ``scope`` or ``first``."""
+    check_choice("scope", scope, ("all", "head"))
+    check_choice("first", first, ("inner", "outer"))

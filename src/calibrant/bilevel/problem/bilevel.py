@@ -1,0 +1,371 @@
+"""A bilevel problem: a model, outer variables, two losses and two streams of data."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from calibrant._settings import check_choice
+from calibrant.bilevel.gradients.head import SplitLosses
+from calibrant.bilevel.gradients.loss_derivatives import Watch, seeded
+from calibrant.bilevel.problem import checks
+from calibrant.bilevel.problem.objectives import DEFAULT_INNER_LOSS, DEFAULT_OUTER_LOSS, UserLoss
+from calibrant.bilevel.variables import OuterVariable
+from calibrant.data.batch import Batch, Tensors, map_tensors
+from calibrant.data.streams import Stream, TensorStream, as_stream, mix
+from calibrant.models.functional import FunctionalModule
+from calibrant.models.kernels import FusedKernels
+
+INNER_NOISE, OUTER_NOISE = 12, 13
+"""Each level draws its dropout masks from its own seeds."""
+NO_VALIDATION_DATA = "The outer level needs validation data: give Bilevel(..., val=(inputs, targets))."
+
+
+class Bilevel(SplitLosses):
+    """A bilevel problem ``min_φ F(φ, θ_T(φ))``, where ``θ_T`` is the result of training.
+
+    Eq. (5) of Sanguin et al. 2024, with w for φ, f for F and g for the inner loss.
+
+    Parameters
+    ----------
+    model : nn.Module
+        It is copied. Its present parameters are the starting point.
+    outer : nn.Module, optional
+        φ: an :class:`OuterVariable`, or any module that your ``inner_loss`` calls. It is copied. None gives plain
+        training.
+    train, val : ``(inputs, targets)``, a loader, or a :class:`calibrant.data.Stream`
+        The data of the inner and the outer level. Plain training needs no ``val``.
+    inner_loss, outer_loss : callable ``(net, outer, batch) -> Tensor``
+        ``net.logits(x)`` gives the logits at the current parameters, ``net.features(x)`` and ``net.head(h)`` the two
+        parts of the network, ``net(x)`` the output of the module itself, and ``net.params`` the named parameters; see
+        :class:`calibrant.models.Network`. ``outer`` is the outer module at the current φ. A vector of losses is
+        averaged. Defaults: cross-entropy with the outer variable's hooks, and plain cross-entropy.
+    head : str, optional
+        The name of the submodule whose output is the logits, such as ``"fc"``. By default it is the one linear layer
+        whose output is the logits, found by running the model.
+    channels_last : bool
+        Run 2-D convolutions with the channel as the last dimension, which is faster on GPUs.
+    batch_size, val_batch_size : int, optional
+        Batch sizes for tensors. None uses all samples in each batch.
+    outer_mode : {"eval", "train"}
+        The mode of BatchNorm and dropout in the outer loss.
+    autocast : torch.dtype, optional
+        A lower precision for the model's forward pass, such as ``torch.bfloat16``.
+    hyper : dict of tensors
+        Constants for both losses (``batch.hyper``). They may differ between the members of a population.
+    seed : int
+        The seed of the order of batches, of augmentation and of dropout.
+    """
+
+    members: int | None = None
+    shared_phi: None = None
+    val: Stream | None
+
+    def __init__(
+        self,
+        model: nn.Module,
+        outer: nn.Module | None = None,
+        *,
+        train: Any,
+        val: Any = None,
+        inner_loss: UserLoss | None = None,
+        outer_loss: UserLoss | None = None,
+        batch_size: int | None = None,
+        val_batch_size: int | None = None,
+        head: str | None = None,
+        outer_mode: str = "eval",
+        autocast: torch.dtype | None = None,
+        channels_last: bool = False,
+        hyper: Tensors | None = None,
+        seed: int = 0,
+    ) -> None:
+        check_choice("outer_mode", outer_mode, ("eval", "train"))
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model must be an nn.Module; got {model!r}.")
+        for name, loss in (("inner_loss", inner_loss), ("outer_loss", outer_loss)):
+            if loss is not None:
+                checks.check_loss(loss, name)
+        self.view = FunctionalModule(model, channels_last=channels_last)
+        if self.view.size == 0:
+            raise ValueError("The model must have trainable parameters; got none. Set requires_grad=True for some.")
+        outer = OuterVariable() if outer is None else outer
+        checks.check_outer_module(outer)
+        self.start, self.start_buffers = self.view.values, self.view.initial_buffers()
+        self.outer_view = FunctionalModule(copy.deepcopy(outer).to(self.start.device, self.start.dtype))
+        self.start_phi = self.outer_view.initial().to(self.start.device)  # a module without parameters has no device
+        self.variables = self.outer_view.module
+        checks.check_embeddings(model, bilevel=self.outer_view.size > 0)
+        if inner_loss is None and not isinstance(outer, OuterVariable):
+            raise ValueError(
+                f"inner_loss must be given, since {type(outer).__name__} is not an OuterVariable; got None. Pass a "
+                "function inner_loss(net, outer, batch)."
+            )
+        self.inner_loss = inner_loss or DEFAULT_INNER_LOSS
+        self.outer_loss = outer_loss or DEFAULT_OUTER_LOSS
+        self.outer_mode, self.autocast, self.seed = outer_mode, autocast, seed
+        self._batch_sizes = batch_size, val_batch_size
+        self._hyper: Tensors = {}
+        self._take((train, val), self._batch_sizes, hyper)
+        self._kernels = FusedKernels(self.view.module)
+        self.known: dict[str, Any] = {}  # results of checks of the losses, shared with replicas
+        self.stochastic = False
+        self._head_name = head
+        if head is not None:  # before the losses run, because they may use features
+            self.view.locate(self.train.batch(0).inputs, head)
+        self.stochastic, self.detaches = check_inner_loss(self, self._kernels)
+
+    def replicate(
+        self,
+        model: nn.Module | Tensor | None = None,
+        outer: nn.Module | Tensor | None = None,
+        *,
+        train: Any = None,
+        val: Any = None,
+        hyper: Tensors | None = None,
+        seed: int | None = None,
+    ) -> Bilevel:
+        """A problem of the same kind with another starting point, other data or other constants.
+
+        Arguments that are not given keep their values. The replica shares this problem's network, losses and the
+        results of their checks, so it is much cheaper than a new problem. Build one problem, and replicate it for the
+        other members of a population.
+
+        Parameters
+        ----------
+        model : nn.Module or vector, optional
+            The starting point: a module of the same architecture, or all trainable parameters as one vector, such as
+            ``problem.view.draw(seed)``.
+        outer : nn.Module or vector, optional
+            φ before the first outer step, as a module or a vector.
+        train, val, hyper, seed : optional
+            As in :class:`Bilevel`. Batch sizes stay the same, except that a :class:`calibrant.data.Stream` has its own
+            sizes, order and ``hyper``.
+        """
+        twin = copy.copy(self)
+        if isinstance(model, nn.Module):
+            twin.start, twin.start_buffers = self.view.read(model)
+        elif model is not None:
+            twin.start = _vector(model, self.start, "model")
+        if isinstance(outer, nn.Module):
+            twin.start_phi, constants = self.outer_view.read(outer)
+            if not all(torch.equal(b, constants[k]) for k, b in self.outer_view.initial_buffers().items()):
+                raise ValueError(
+                    "The buffers of outer must equal those of the first problem, since replicas share them; got others."
+                )
+        elif outer is not None:
+            twin.start_phi = _vector(outer, self.start_phi, "outer")
+        if val is not None and self.val is None:
+            raise ValueError(
+                "val must be None, since the first problem has no validation data; got some. Give it to the first "
+                "problem."
+            )
+        if seed is not None:
+            twin.seed = seed
+        if not (train is None and val is None and hyper is None and seed is None):
+            data = self._data[0] if train is None else train, self._data[1] if val is None else val
+            sizes = [None if isinstance(d, Stream) else size for d, size in zip(data, self._batch_sizes, strict=True)]
+            twin._take(data, sizes, hyper)
+            checks.check_samples(twin.variables, twin.train)
+        return twin
+
+    def _take(self, data: tuple[Any, Any], sizes: Sequence[int | None], hyper: Tensors | None) -> None:
+        """Make the data streams. Converted tensors are kept, so that replicas share them."""
+        if hyper is not None:
+            self._hyper = map_tensors(lambda t: t.to(self.start.device), hyper)
+
+        def stream(data: Any, size: int | None, purpose: int) -> Stream:
+            constants = {} if hyper is None and isinstance(data, Stream) else self._hyper
+            common: dict[str, Any] = {"device": self.start.device, "dtype": self.start.dtype, "hyper": constants}
+            return as_stream(data, batch_size=size, seed=mix(self.seed, purpose), **common)
+
+        self.train = stream(data[0], sizes[0], 10)
+        self.val = None if data[1] is None else stream(data[1], sizes[1], 11)
+        self._data = _kept(data[0], self.train), _kept(data[1], self.val)
+
+    def inner(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensors]:
+        """L(θ, φ) on a batch: a pure function."""
+        net = self.view.bind(params, buffers, train=True, noise=batch.noise, autocast=self.autocast)
+        with self._kernels.replaced():
+            return self.inner_value(net, phi, batch), net.buffers
+
+    def outer(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensors]:
+        """F(φ, θ) on a batch: a pure function."""
+        net = self.view.bind(
+            params, buffers, train=self.outer_mode == "train", noise=batch.noise, autocast=self.autocast
+        )
+        with self._kernels.replaced(twice=False):
+            return self.outer_value(net, phi, batch), net.buffers
+
+    def inner_value(self, net: Any, phi: Tensor, batch: Batch) -> Tensor:
+        """L on a batch, with any object that has the network's interface."""
+        return _scalar(self.outer_view.run(phi, lambda outer: self.inner_loss(net, outer, batch)), "inner")
+
+    def outer_value(self, net: Any, phi: Tensor, batch: Batch) -> Tensor:
+        """F on a batch, with any object that has the network's interface."""
+        return _scalar(self.outer_view.run(phi, lambda outer: self.outer_loss(net, outer, batch)), "outer")
+
+    def initial_params(self, phi: Tensor) -> Tensor:
+        """θ_0 = Φ_0(φ)."""
+        start = self.start.clone()
+        if isinstance(self.variables, OuterVariable):
+            found = self.outer_view.run(phi, lambda outer: outer.initial(start))
+            if found.shape != start.shape:
+                raise ValueError(
+                    f"{type(self.variables).__name__}.initial must return a vector of the network's {len(start)} "
+                    f"parameters; got shape {tuple(found.shape)}."
+                )
+            return found
+        return start
+
+    def initial_buffers(self) -> Tensors:
+        """The module's buffers before training."""
+        return {k: b.clone() for k, b in self.start_buffers.items()}
+
+    def initial_phi(self) -> Tensor:
+        """φ before the first outer step."""
+        return self.start_phi.clone()
+
+    @property
+    def moves_start(self) -> bool:
+        """Whether the starting point depends on φ."""
+        return isinstance(self.variables, OuterVariable) and self.variables.moves_start
+
+    def project(self, phi: Tensor) -> Tensor:
+        """φ projected onto its allowed set, after an outer step."""
+        if not isinstance(self.variables, OuterVariable) or self.outer_view.size == 0:
+            return phi
+        values = self.outer_view.unflatten(phi)
+        projected = self.variables.project(dict(values))
+        wanted, found = _shapes(values), _shapes(projected)
+        if found is None or any(found.get(name) != shape for name, shape in wanted.items()):
+            raise ValueError(
+                f"{type(self.variables).__name__}.project must return all values by name, with their shapes {wanted}; "
+                f"got {projected if found is None else found}."
+            )
+        return self.outer_view.flatten(projected)
+
+    def train_batch(self, step: int) -> Batch:
+        """The batch of an inner step, with all its random numbers."""
+        return self.with_noise(self.train.batch(step), step, INNER_NOISE, self.stochastic)
+
+    def val_batch(self, step: int) -> Batch:
+        """The batch of an outer step, with all its random numbers."""
+        if self.val is None:
+            raise ValueError(NO_VALIDATION_DATA)
+        batch = self.val.batch(step)
+        if "outer_draws" not in self.known:
+            masked = self.with_noise(batch, 0, OUTER_NOISE, False)
+            self.known["outer_draws"] = check_outer_loss(self, masked)
+        return self.with_noise(batch, step, OUTER_NOISE, self.known["outer_draws"])
+
+    def with_noise(self, batch: Batch, step: int, purpose: int, stochastic: bool) -> Batch:
+        """A batch with the dropout masks of a step, and with a seed if the loss itself draws random numbers."""
+        masked = self.view.dropouts and (purpose == INNER_NOISE or self.outer_mode == "train")
+        if not (masked or stochastic):
+            return batch
+        seed = self.noise_seed(step, purpose)
+        noise = self.masks(seed, batch, purpose) if masked else batch.noise
+        return batch._replace(noise=noise, seed=seed if stochastic else None)
+
+    def noise_seed(self, step: int, purpose: int) -> int:
+        """The seed of a step's random numbers."""
+        return mix(self.seed, step, purpose)
+
+    def masks(self, seed: int | Sequence[int], batch: Batch, purpose: int) -> Tensors:
+        """The dropout masks of a step. Several seeds give masks with a leading axis."""
+        level = self.inner if purpose == INNER_NOISE else self.outer
+        return self.view.draw_noise(
+            seed,
+            batch.inputs,
+            evaluate=lambda params, buffers: level(params, buffers, self.initial_phi(), batch),
+            kind=purpose,
+        )
+
+    def depends(self, level: Literal["inner", "outer"]) -> tuple[bool, bool]:
+        """Whether a level's loss depends on θ and on φ, on its first batch."""
+        if level not in self.known:
+            fn, batch = (self.inner, self.train_batch(0)) if level == "inner" else (self.outer, self.val_batch(0))
+            params, phi = (t.clone().requires_grad_() for t in (self.start, self.start_phi))
+            with torch.enable_grad(), seeded(0, params), checks.foreign_generators_restored():
+                loss, _ = fn(params, self.initial_buffers(), phi, batch)
+            self.known[level] = checks.depends(loss, params, phi)
+        return self.known[level]
+
+
+def _shapes(values: Any) -> Any:
+    """The shapes of tensors by name; None if ``values`` is something else."""
+    return {name: tuple(value.shape) for name, value in values.items()} if isinstance(values, Mapping) else None
+
+
+def _vector(values: Tensor, like: Tensor, name: str) -> Tensor:
+    if values.shape != like.shape:
+        raise ValueError(
+            f"{name} must be a module or a vector of {like.numel()} numbers; got shape {tuple(values.shape)}."
+        )
+    return values.detach().to(like, copy=True)
+
+
+def _kept(given: Any, stream: Stream | None) -> Any:
+    """The data from which a replica makes its stream: converted tensors, or what the user gave."""
+    return (stream.inputs, stream.targets) if isinstance(stream, TensorStream) and stream is not given else given
+
+
+def _scalar(loss: Tensor, level: str) -> Tensor:
+    if not isinstance(loss, Tensor) or loss.dim() > 1:
+        got = tuple(loss.shape) if isinstance(loss, Tensor) else type(loss).__name__
+        raise ValueError(f"The {level} loss must be one value, or a vector with one value per sample; got {got}.")
+    return loss.mean() if loss.dim() == 1 else loss
+
+
+def check_inner_loss(problem: Bilevel, kernels: FusedKernels) -> tuple[bool, bool]:
+    """Evaluate the inner loss, so that mistakes are found early.
+
+    Returns whether it draws random numbers, and whether it detaches anything. ``kernels`` notes which fused kernels it
+    uses.
+    """
+    checks.check_samples(problem.variables, problem.train)
+    for stream in (problem.train, problem.val):
+        checks.check_augment(stream)
+    batch = problem.train_batch(0)
+    if isinstance(problem.variables, OuterVariable) and problem.variables.needs_index:
+        batch.require_index(type(problem.variables).__name__)
+    phi, softmax, detached = problem.initial_phi(), checks.SoftmaxWatch(), Watch()
+
+    def evaluate() -> Tensor:
+        with detached:
+            return problem.inner(problem.start, problem.initial_buffers(), phi, batch)[0]
+
+    with kernels.observed(), softmax:
+        drawn = checks.draws_random_numbers(evaluate, level="inner", like=problem.start, autocast=problem.autocast)
+    softmax.warn()
+    _find_carried_buffers(problem, batch)
+    problem.depends("inner")
+    return drawn, detached.seen
+
+
+def check_outer_loss(problem: Bilevel, batch: Batch) -> bool:
+    """Evaluate the outer loss. Returns whether it draws random numbers."""
+    return checks.draws_random_numbers(
+        lambda: problem.outer(problem.start, problem.initial_buffers(), problem.initial_phi(), batch)[0],
+        level="outer",
+        like=problem.start,
+        autocast=problem.autocast,
+    )
+
+
+def _find_carried_buffers(problem: Bilevel, batch: Batch) -> None:
+    """Find the buffers that carry gradient from step to step, and warn of those that change without a graph."""
+    params, phi = problem.start.clone().requires_grad_(), problem.initial_phi().requires_grad_()
+
+    def evaluate(buffers: Tensors) -> Tensors:
+        with torch.enable_grad(), seeded(0, params), checks.foreign_generators_restored():
+            return problem.inner(params, buffers, phi, batch)[1]
+
+    view, known = problem.view, problem.view.differentiable_buffers
+    view.differentiable_buffers, unseen = checks.carried_buffers(evaluate, problem.initial_buffers(), known)
+    if problem.outer_mode == "eval" and problem.val is not None and problem.outer_view.size:
+        checks.warn_of_buffers(unseen)

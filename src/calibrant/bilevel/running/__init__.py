@@ -1,0 +1,1 @@
+"""A run of the solver: the loop, its state, one outer step, checkpoints and the result."""

@@ -1,0 +1,227 @@
+"""The state of a run in progress, which callbacks read and change."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from calibrant.bilevel.compiled import Compiler, Replay, TracedDerivatives, Trainer, can_replay
+from calibrant.bilevel.gradients import hypergradients as hg
+from calibrant.bilevel.gradients.dynamics import Dynamics, State
+from calibrant.bilevel.gradients.head import FeatureMemory, HeadDerivatives
+from calibrant.bilevel.gradients.loss_derivatives import LossDerivatives, LossFunction
+from calibrant.bilevel.optimizers import Moments, Optimizer
+from calibrant.bilevel.problem.bilevel import Bilevel
+from calibrant.bilevel.problem.population import Population
+from calibrant.bilevel.running.checkpoints import fingerprint
+from calibrant.bilevel.running.finite import DeferredFiniteCheck
+from calibrant.bilevel.running.outer_step import ActiveMembers, active_rows
+from calibrant.data.batch import Batch, Tensors
+
+if TYPE_CHECKING:
+    from calibrant.bilevel.callbacks import Callback
+
+
+class Run:
+    """A run in progress. Callbacks read it and may change it."""
+
+    def __init__(
+        self,
+        problem: Bilevel | Population,
+        hypergradient: hg.Hypergradient,
+        inner_optimizer: Optimizer,
+        outer_optimizer: Optimizer | None,
+        outer_steps: int | Tensor,
+        *,
+        callbacks: Sequence[Callback] = (),
+        restart: bool = False,
+        clip_norm: float | None = None,
+        compile: Compiler | None = None,
+        start: float = 0.0,
+    ) -> None:
+        for stream in (problem.train, problem.val):
+            if stream is not None:
+                stream.rewind()
+        self.problem, self.hypergradient = problem, hypergradient
+        self.restart, self.clip_norm = restart, clip_norm
+        self.callbacks = sorted(callbacks, key=lambda callback: callback.last)
+        self.outer_optimizer = outer_optimizer
+        self.budget = outer_steps
+        self.outer_steps = int(outer_steps.max()) if isinstance(outer_steps, Tensor) else outer_steps
+        self.first_move = math.ceil(start * self.outer_steps)
+        names = problem.view.differentiable_buffers
+        inner_optimizer = inner_optimizer.bound(problem.view.weight_mask)
+        trainer = None
+        if isinstance(problem, Bilevel) and compile != "trace" and (hypergradient.trains or start):
+            trainer = Trainer(problem, inner_optimizer, compile=compile == "inductor")
+        inner = _derivatives(problem.inner, names, compile, detaches=problem.detaches)
+        self.dynamics = Dynamics(inner, inner_optimizer, trainer)
+        self.heads = HeadDerivatives(problem, trainer) if _divides(problem, hypergradient) else None
+        self.features = None
+        if hypergradient.remembers:
+            axes = problem.train.axes if isinstance(problem, Population) else None
+            self.features = FeatureMemory(hypergradient.remembers, axes)
+        self.outer_derivatives = _derivatives(problem.outer, names, compile)
+        self.phi = problem.initial_phi()
+        self._state: State | None = None
+        self._read_state: Callable[[], State] | None = None
+        self.state = self.fresh_state()
+        self.outer_moments: Moments = outer_optimizer.init(self.phi) if outer_optimizer else ()
+        self.step = 0
+        self.inner_losses: Tensor = torch.empty(0)
+        self.outer_loss: Tensor | None = None
+        self.gradient: Tensor | None = None
+        self.active = torch.ones(problem.members or 1, dtype=torch.bool, device="cpu")
+        self.ran = self.active.clone()
+        # Whether to leave out members that have stopped. A learned starting point is differentiated as a whole.
+        # Inductor would spend longer on compiling each new shape than it saves. So would tracing on a GPU, where the
+        # time of a step is the time of its kernel launches, which does not depend on the number of members.
+        costly = compile == "inductor" or (compile == "trace" and self.state.params.is_cuda)
+        self._compacts = self.is_population and not costly and not problem.moves_start and not hypergradient.of_head
+        self._active_members: ActiveMembers | None = None
+        self.reasons: dict[int, str] = {}
+        self.failures: dict[int, str] = {}
+        self.stop_steps: dict[int, int] = {}
+        self.deferred_finite_check = DeferredFiniteCheck()
+        self.replay = Replay(self) if can_replay(self, compile) else None
+
+    @cached_property
+    def fingerprint(self) -> dict[str, Any]:
+        """Settings and data in plain values. It must first be read before batches are released."""
+        return fingerprint(self)
+
+    @property
+    def state(self) -> State:
+        """The training state. After a replayed step it is copied from the device only when it is read."""
+        if self._state is None:
+            assert self._read_state is not None
+            self._state = self._read_state()
+        return self._state
+
+    @state.setter
+    def state(self, value: State) -> None:
+        self._state, self._read_state = value, None
+
+    def defer_state(self, read: Callable[[], State]) -> None:
+        """Call ``read`` for the state when it is read before the next step."""
+        self._state, self._read_state = None, read
+
+    @property
+    def deferred(self) -> bool:
+        """Whether the state has not been read since the last step."""
+        return self._state is None
+
+    @property
+    def is_population(self) -> bool:
+        """Whether tensors have a leading axis over members."""
+        return self.problem.members is not None
+
+    def fresh_state(self) -> State:
+        """The state before any training, for the present φ."""
+        with torch.no_grad():
+            params = self.problem.initial_params(self.phi)
+        return self.dynamics.start(params, self.problem.initial_buffers())
+
+    def stop(self, reason: str, members: Tensor | None = None) -> None:
+        """End the run, or the members where ``members`` is true, after this outer step."""
+        chosen = self.active.clone() if members is None else members.reshape(-1).cpu() & self.active
+        for member in chosen.nonzero().flatten().tolist():
+            self.reasons[member] = reason
+            self.stop_steps[member] = self.step
+        self.active &= ~chosen
+
+    def fail(self, member: int, reason: str) -> None:
+        """End one member and record its error message."""
+        self.failures[member] = reason
+        self.stop(reason, torch.arange(len(self.active), device="cpu") == member)
+
+    def select(self, mask: Tensor, new: State | Tensor | Moments, old: Any) -> Any:
+        """``new`` for the members in ``mask`` and ``old`` for the others. A single problem takes one or the other."""
+        if bool(mask.all()):
+            return new
+        if not self.is_population:
+            return old
+        if isinstance(new, Tensor):
+            return torch.where(mask.to(new.device).view(-1, *[1] * (new.dim() - 1)), new, old)
+        if isinstance(new, State):
+            return State(
+                self.select(mask, new.params, old.params),
+                self.select(mask, new.moments, old.moments),
+                {k: self.select(mask, b, old.buffers[k]) for k, b in new.buffers.items()},
+                new.step,
+            )
+        return tuple(self.select(mask, n, o) for n, o in zip(new, old, strict=True))
+
+    def pool(self, values: Tensor, counts: Tensor) -> Tensor:
+        """The mean over each tied group, of the members in ``counts``. Without ties, the values themselves."""
+        shared_phi = self.problem.shared_phi
+        return values if shared_phi is None else shared_phi.mean(values, counts)
+
+    def together(self, mask: Tensor) -> Tensor:
+        """All members that share φ with a member in ``mask``."""
+        shared_phi = self.problem.shared_phi
+        return mask if shared_phi is None else shared_phi.any(mask)
+
+    def evaluate(self, state: State | None = None, batch: Batch | None = None) -> Tensor:
+        """The outer loss at ``state`` on ``batch``. Defaults: the present state and the next validation batch."""
+        state = self.state if state is None else state
+        batch = self.problem.val_batch(self.step) if batch is None else batch
+        return self.outer_derivatives.value(state.params, state.buffers, self.phi, batch)[0]
+
+    def active_members(self) -> ActiveMembers | None:
+        """The members on which the next outer step is computed. None means all of them."""
+        rows = active_rows(self.active) if self._compacts else None
+        if rows is None or self._active_members is None or not torch.equal(self._active_members.chosen, rows):
+            self._active_members = (
+                None if rows is None else ActiveMembers(rows, len(self.active), self.state.params.device)
+            )
+        return self._active_members
+
+    @property
+    def present(self) -> hg.Hypergradient:
+        """The hypergradient of this outer step: :class:`Plain` until the share ``start`` of the run is over."""
+        return self.hypergradient if self.step >= self.first_move else hg.Plain(self.hypergradient.steps)
+
+    def look(self) -> None:
+        """Read results that are still on a GPU. Raises the error of the first step with values that are not finite."""
+        self.deferred_finite_check.look()
+
+    def extra_tensors(self) -> Tensors:
+        """Further tensors for a checkpoint: the features of recent batches."""
+        return {} if self.features is None else self.features.tensors()
+
+    def load_extra_tensors(self, tensors: Tensors) -> None:
+        """Restore the tensors of :meth:`extra_tensors`."""
+        if self.features is not None:
+            self.features.restore(tensors, self.problem.train_batch(self.step * self.hypergradient.steps))
+
+    def release(self) -> None:
+        """Let the data streams drop batches that are no longer needed."""
+        self.problem.train.release(self.step * self.hypergradient.steps)
+        if self.problem.val is not None:
+            self.problem.val.release(self.step)
+
+
+def _derivatives(
+    fn: LossFunction, names: Sequence[str], compile: Compiler | None, *, detaches: bool = False
+) -> LossDerivatives:
+    if compile is None:
+        return LossDerivatives(fn, names, detaches=detaches)
+    return TracedDerivatives(fn, names, compile, detaches=detaches)
+
+
+def _divides(problem: Bilevel | Population, hypergradient: hg.Hypergradient) -> bool:
+    """Whether body and head of the network run separately. A direct gradient works without a head, too."""
+    if not hypergradient.of_head:
+        return False
+    if hypergradient.direct:
+        try:
+            _ = problem.head_slice
+        except ValueError:
+            return False
+    return problem.separable

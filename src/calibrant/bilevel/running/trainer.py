@@ -1,0 +1,268 @@
+"""Training of a single network in place, at the speed of an ordinary loop.
+
+The engine's states are values: a parameter vector, moments and buffers. Steps that are not differentiated need no pure
+function. A :class:`Trainer` has a working copy of the module, whose parameters and gradients are views of two flat
+vectors. So torch's own layers run (fused BatchNorm, statistics in place), the optimiser updates one vector in place,
+and ``torch.compile`` sees an ordinary module. A state is copied in before a sequence of steps, and out after it.
+
+The working copy also gives a hypergradient the features of its training batches, so that the body runs once for the
+look-ahead step and the real step.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.bilevel.gradients.dynamics import Draws, State
+from calibrant.bilevel.gradients.head import FeatureMemory
+from calibrant.bilevel.gradients.loss_derivatives import seeded
+from calibrant.bilevel.optimizers import Optimizer
+from calibrant.data.batch import Batch, Tensors, map_tensors
+from calibrant.models.heads import Head, divide
+from calibrant.models.network import Divided, owner_of
+from calibrant.models.outputs import call, logits_of
+from calibrant.models.pure_layers import MaskedDropout
+
+if TYPE_CHECKING:
+    from calibrant.bilevel.problem.bilevel import Bilevel
+
+
+class Trainer:
+    """A working copy of a problem's network, trained in place by ``optimizer``.
+
+    Parameters
+    ----------
+    problem : Bilevel
+        A single problem, not a population.
+    optimizer : Optimizer
+        The inner optimiser.
+    compile : bool
+        Run the module under ``torch.compile``.
+    """
+
+    def __init__(self, problem: Bilevel, optimizer: Optimizer, *, compile: bool = False) -> None:
+        self.problem, self.optimizer, self.compile = problem, optimizer, compile
+        view = problem.view
+        self.module = view.working_copy()
+        self.params = view.initial()
+        self.grad = torch.zeros_like(self.params)
+        self.moments = optimizer.init(self.params)
+        own = dict(self.module.named_parameters())
+        views, slopes = view.unflatten(self.params), view.unflatten(self.grad)
+        for name in view.names:
+            own[name].data, own[name].grad = views[name], slopes[name]
+            own[name].requires_grad_()
+        self.named = {name: own[name] for name in view.names}
+        self.dropouts = {k: m for k, m in self.module.named_modules() if isinstance(m, MaskedDropout) and m.p > 0}
+        self._always_eval = [self.module.get_submodule(k) for k in view.always_eval]
+        self._buffers = [(k, *owner_of(self.module, k)) for k in problem.start_buffers]
+        self._parts: Head | None = None
+        self._compiled: dict[str, Callable[..., Any]] = {}
+        self._last: State | None = None
+        self._copies = True
+        self._begun: tuple[State, list[Tensor]] | None = None
+        self._asks_for_batch: set[str] = set()
+
+    def train(
+        self, state: State, phi: Tensor, draws: Draws, steps: int, memory: FeatureMemory | None = None
+    ) -> tuple[State, list[Tensor]]:
+        """Take ``steps`` training steps from ``state``. Returns the state after them and the loss before each step.
+
+        The features of the batches are added to ``memory``, if it is given.
+        """
+        features = self._take_begun(state)
+        if features is None:
+            self.load(state)
+        losses = []
+        for step in range(state.step, state.step + steps):
+            losses.append(self._step(phi, draws(step), step + 1, memory, features))
+            features = None
+        return self.hand_out(state.step + steps), losses
+
+    def _step(
+        self, phi: Tensor, batch: Batch, step: int, memory: FeatureMemory | None, features: list[Tensor] | None
+    ) -> Tensor:
+        self._set_mode(train=True)
+        divided = memory is not None or features is not None
+        net = DividedWorkingNetwork(self, batch.noise, given=features) if divided else WorkingNetwork(self, batch.noise)
+        with seeded(batch.seed, self.params), torch.enable_grad(), _plain_errors():
+            loss = self.problem.inner_value(net, phi, batch._replace(seed=None))
+        self.grad.zero_()
+        loss.backward(inputs=list(self.named.values()))  # no gradients for anything else that the loss uses
+        with torch.no_grad():
+            self.optimizer.update_(self.params, self.moments, self.optimizer.clip_(self.grad), step)
+        if memory is not None:
+            memory.add(batch, [h.detach() for h in net.kept])  # type: ignore[attr-defined]
+        return loss.detach()
+
+    def begin(self, state: State, phi: Tensor, batch: Batch) -> list[Tensor]:
+        """Run the body on the next step's batch, keep the graph for that step, and return the features without it.
+
+        Buffers are updated as in the step itself, so the outer loss can be evaluated before the step is finished.
+        """
+        self.load(state)
+        self._set_mode(train=True)
+        net = DividedWorkingNetwork(self, batch.noise)
+        with seeded(batch.seed, self.params), torch.enable_grad():
+            self._ask("inner", net, batch, lambda: self.problem.inner_value(net, phi, batch))
+        self._begun = state, net.kept
+        self._last = None  # the buffers have moved
+        return [h.detach() for h in net.kept]
+
+    def outer_features(self, phi: Tensor, batch: Batch, train: bool) -> list[Tensor]:
+        """The features that the outer loss needs on ``batch``, at the working copy's present state."""
+        self._set_mode(train=train)
+        net = DividedWorkingNetwork(self, batch.noise)
+        saved = self.read_buffers() if train else {}
+        with seeded(batch.seed, self.params), torch.no_grad():
+            self._ask("outer", net, batch, lambda: self.problem.outer_value(net, phi, batch))
+        if train:  # an outer pass must not change the training state
+            self._write_buffers(saved)
+        return net.kept
+
+    def _ask(self, level: str, net: DividedWorkingNetwork, batch: Batch, evaluate: Callable[[], Tensor]) -> None:
+        """Run the body on the inputs for which a loss needs features.
+
+        Only the loss knows these inputs, so it is evaluated. Most losses need the features of the batch, once. While
+        steps are recorded this cannot change, so then only the body runs.
+        """
+        if not self._copies and level in self._asks_for_batch:
+            net.features(batch.inputs)
+            return
+        evaluate()
+        if len(net.asked) == 1 and net.asked[0] is batch.inputs:
+            self._asks_for_batch.add(level)
+        else:
+            self._asks_for_batch.discard(level)
+
+    def load(self, state: State) -> None:
+        """Copy ``state`` into the working copy."""
+        self._begun = None
+        if state is self._last or state.params is self.params:
+            return
+        with torch.no_grad():
+            self.params.copy_(state.params)
+            for own, given in zip(self.moments, state.moments, strict=True):
+                own.copy_(given)
+            self._write_buffers(state.buffers)
+
+    def live(self, step: int = 0) -> State:
+        """A state of the working copy's own tensors, which change as training continues."""
+        buffers = {name: owner._buffers[leaf] for name, owner, leaf in self._buffers}
+        return State(self.params, self.moments, buffers, step)  # type: ignore[arg-type]
+
+    @contextlib.contextmanager
+    def in_place(self, optimizer: Optimizer) -> Iterator[None]:
+        """Inside the block, train with ``optimizer`` and return live states instead of copies."""
+        before, self.optimizer, self._copies = self.optimizer, optimizer, False
+        try:
+            yield
+        finally:
+            self.optimizer, self._copies = before, True
+
+    def hand_out(self, step: int) -> State:
+        """A copy of the working copy's state, or the live state inside :meth:`in_place`."""
+        if not self._copies:
+            return self.live(step)
+        moments = tuple(m.clone() for m in self.moments)
+        self._last = State(self.params.clone(), moments, self.read_buffers(), step)
+        return self._last
+
+    def read_buffers(self) -> Tensors:
+        """Copies of the module's buffers."""
+        return {name: owner._buffers[leaf].clone() for name, owner, leaf in self._buffers}  # type: ignore[union-attr]
+
+    def _write_buffers(self, buffers: Tensors) -> None:
+        for name, owner, leaf in self._buffers:
+            owner._buffers[leaf].copy_(buffers[name])  # type: ignore[union-attr]
+
+    def _take_begun(self, state: State) -> list[Tensor] | None:
+        """The features of the next step's batch, if :meth:`begin` was called with this state."""
+        begun, self._begun = self._begun, None
+        return begun[1] if begun is not None and begun[0] is state else None
+
+    def _set_mode(self, *, train: bool) -> None:
+        if self.module.training != train:
+            self.module.train(train)
+            for layer in self._always_eval:
+                layer.eval()
+            for layer in self.parts.copies if self._parts is not None else ():
+                layer.training = train
+
+    @property
+    def parts(self) -> Head:
+        """The working copy's head and body."""
+        if self._parts is None:
+            self._parts = divide(self.module, self.problem.head.name)
+        return self._parts
+
+    def runner(self, part: str) -> Callable[..., Any]:
+        """The module or its body as a callable, compiled if ``compile`` is True."""
+        if part not in self._compiled:
+            module: nn.Module = self.module if part == "module" else self.parts.body
+            self._compiled[part] = torch.compile(module, dynamic=False) if self.compile else module
+        return self._compiled[part]
+
+
+class WorkingNetwork:
+    """The working copy with the interface of :class:`calibrant.models.Network`, for losses."""
+
+    def __init__(self, trainer: Trainer, noise: Tensors) -> None:
+        self.trainer, self.params = trainer, trainer.named
+        for name, layer in trainer.dropouts.items():
+            layer.calls, layer.masked = 0, bool(noise)
+            for key, mask in noise.items():
+                owner, _, leaf = key.rpartition(".")
+                if owner == name:
+                    setattr(layer, leaf, mask)
+
+    @property
+    def buffers(self) -> Tensors:
+        """The buffers after the last call."""
+        return self.trainer.live().buffers
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._run("module", args, kwargs)
+
+    def logits(self, inputs: Any) -> Tensor:
+        """The logits, one row per sample."""
+        return logits_of(call(self, inputs, self.trainer.module))
+
+    def features(self, inputs: Any) -> Tensor:
+        """The input of the head."""
+        body = self.trainer.parts.body
+        return logits_of(call(lambda *a, **k: self._run("body", a, k), inputs, body))
+
+    def head(self, features: Tensor) -> Tensor:
+        """The logits for given features, in the parameters' precision."""
+        return logits_of(self.trainer.parts.head(features))
+
+    def _run(self, part: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        problem = self.trainer.problem
+        run, args = self.trainer.runner(part), problem.view.laid_out(args)
+        if problem.autocast is None:
+            return run(*args, **kwargs)
+        dtype = self.trainer.params.dtype
+        with torch.autocast(self.trainer.params.device.type, dtype=problem.autocast):
+            output = run(*args, **kwargs)
+        return map_tensors(lambda t: t.to(dtype) if t.is_floating_point() else t, output)
+
+
+class DividedWorkingNetwork(Divided, WorkingNetwork):
+    """A :class:`WorkingNetwork` whose body and head run separately."""
+
+
+@contextlib.contextmanager
+def _plain_errors() -> Iterator[None]:
+    """Add advice to the error of torch's BatchNorm about a batch of one sample."""
+    try:
+        yield
+    except ValueError as error:
+        if "more than 1 value per channel" in str(error):
+            raise ValueError(f"{error}. Use drop_last=True to leave out a last batch of one sample.") from error
+        raise

@@ -1,0 +1,46 @@
+"""Outer variables φ: modules that the outer level moves.
+
+An outer variable acts on the inner objective through these hooks. Each hook is the identity by default.
+:class:`OuterVariables` chains several variables::
+
+    θ_0      = outer.initial(params)                        the starting point, Φ_0
+    t        = outer.targets(labels, batch, n_classes)      soft targets from hard labels
+    z        = outer.outputs(logits, batch)                 the logits that the training loss sees
+    losses   = outer.weigh(loss(z, t), batch)               weighted per-sample losses
+    L        = losses.mean() + outer.penalty(params)        a penalty on the network's parameters
+    F        = outer loss + outer.prior()                   the outer loss uses the network's own output
+
+``project(values)`` maps the values into their allowed set after an outer step, and ``quantities(hyper)`` gives the
+quantities that φ represents. Any other ``nn.Module`` can be φ if your inner loss calls it
+(:class:`calibrant.bilevel.Bilevel`). Constants that belong to the data (a neighbourhood, a standardisation) are passed
+in ``batch.hyper``, so the members of a population can have different ones.
+"""
+
+from calibrant.bilevel.variables.base import OuterVariable, OuterVariables, add_prior
+from calibrant.bilevel.variables.gamma import ConstantGamma, FocalWithGamma, GammaNet
+from calibrant.bilevel.variables.labels import LabelNoise, LabelSmoothing
+from calibrant.bilevel.variables.logits import LogitMap, LogitScale
+from calibrant.bilevel.variables.network_weights import L2, ColumnL2, InitialPoint
+from calibrant.bilevel.variables.sample_weights import SampleWeights, SmoothedWeights, WeightNetwork, neighbourhood
+from calibrant.data.scaling import standardisation
+
+__all__ = [
+    "L2",
+    "ColumnL2",
+    "ConstantGamma",
+    "FocalWithGamma",
+    "GammaNet",
+    "InitialPoint",
+    "LabelNoise",
+    "LabelSmoothing",
+    "LogitMap",
+    "LogitScale",
+    "OuterVariable",
+    "OuterVariables",
+    "SampleWeights",
+    "SmoothedWeights",
+    "WeightNetwork",
+    "add_prior",
+    "neighbourhood",
+    "standardisation",
+]
