@@ -31,7 +31,7 @@ from calibrant.experiments.meta_reg.data import PreparedImages, prepare
 from calibrant.experiments.meta_reg.measures import DRAWS, SCORES, scored, softmax
 from calibrant.losses import cross_entropy, dece, focal, mmce, sece
 from calibrant.methods import Part
-from calibrant.models.heads import divide
+from calibrant.models.functional.heads import divide
 from calibrant.posthoc import Temperature
 
 Form = Literal["code", "text"]
