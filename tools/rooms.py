@@ -90,6 +90,11 @@ def rename_inside(text, names):
     return text
 
 
+def rename_blocks(text, names):
+    """Names in the Python blocks of a page."""
+    return re.sub(r"(?<=```python\n).*?(?=```)", lambda hit: rename_inside(hit[0], names), text, flags=re.DOTALL)
+
+
 def rename_tokens(text, names, *, face=False):
     """Python code with other names; attributes and keywords of the same name change too, strings only in backticks."""
     if not names or not any(old in text for old in names):
@@ -384,7 +389,7 @@ def main(table):
         text = before = file.read_text(encoding="utf-8")
         some = chosen(names, file)
         text = rename_words(rewriter.text(text) if rewriter else text, some)
-        text = re.sub(r"(?<=```python\n).*?(?=```)", lambda hit: rename_inside(hit[0], some), text, flags=re.DOTALL)
+        text = rename_blocks(text, some)
         if text != before:
             file.write_text(text, encoding="utf-8")
 
