@@ -1,7 +1,8 @@
-"""First layers that embed each number of a row, so that a network can bend sharply along one column.
+"""The multilayer perceptron of the first paper, and first layers that embed each number of a row.
 
-A perceptron on standardised columns learns smooth functions first. It needs many steps to learn a threshold in one
-column, which a tree finds at once. The layer here keeps the linear map and adds features of single columns to it::
+First layers that embed each number of a row, so that a network can bend sharply along one column. A perceptron on
+standardised columns learns smooth functions first. It needs many steps to learn a threshold in one column, which a tree
+finds at once. The layer here keeps the linear map and adds features of single columns to it::
 
     h(x) = W·x + b + V·e(x)
 
@@ -13,11 +14,17 @@ columns times W are an embedding of the category.
 
 from __future__ import annotations
 
+import copy
+import itertools
 import math
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
+
+from calibrant._settings import check_choice
+from calibrant.models.functional.global_state import seeded_start
 
 Embedding = Literal["piecewise", "periodic"]
 BINS = 8
@@ -161,3 +168,56 @@ def bin_edges(values: Tensor, bins: int) -> Tensor:
     places = torch.linspace(0, len(values) - 1, bins + 1, dtype=torch.float64, device=values.device).round().long()
     edges = values.sort().values[places].unique()
     return edges if len(edges) > 2 else distinct[[0, len(distinct) // 2, -1]]
+
+
+Activation = Literal["relu", "silu", "tanh"]
+ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "silu": nn.SiLU, "tanh": nn.Tanh}
+
+
+def mlp(
+    features: int,
+    n_classes: int,
+    *,
+    hidden: Sequence[int] = (64, 64),
+    activation: str = "relu",
+    dropout: float = 0.0,
+    encoding: Encoding | None = None,
+    seed: int = 0,
+) -> nn.Sequential:
+    """A multilayer perceptron with one logit per class. The initial parameters are a pure function of ``seed``.
+
+    The first paper (Sanguin et al. 2024, Section 4) only says "a feed forward neural network". Two hidden layers of 64
+    ReLU units reproduce its accuracies.
+
+    Parameters
+    ----------
+    features, n_classes : int
+        Number of inputs and of classes.
+    hidden : sequence of int
+        Units of each hidden layer.
+    activation : {"relu", "silu", "tanh"}
+        Activation of the hidden units.
+    dropout : float
+        Share of hidden units that each training pass leaves out.
+    encoding : Encoding, optional
+        Makes the first layer a :class:`calibrant.models.architectures.mlp.EmbeddingLayer`.
+    seed : int
+        Seed of the initial parameters.
+    """
+    check_choice("activation", activation, ACTIVATIONS)
+    if features < 1 or n_classes < 1 or any(width < 1 for width in hidden):
+        raise ValueError(
+            "features, n_classes and every hidden width must be at least 1; "
+            f"got {features=}, {n_classes=} and hidden={tuple(hidden)}."
+        )
+    with seeded_start(seed):
+        layers: list[nn.Module] = []
+        for width, following in itertools.pairwise((features, *hidden)):
+            layers += [nn.Linear(width, following), ACTIVATIONS[activation]()]
+            layers += [nn.Dropout(dropout)] if dropout else []
+        layers.append(nn.Linear((features, *hidden)[-1], n_classes))
+        if encoding is not None:
+            own = copy.deepcopy(encoding)
+            layers[0] = EmbeddingLayer(features, (*hidden, n_classes)[0], own)
+            own.reset_parameters()
+        return nn.Sequential(*layers)

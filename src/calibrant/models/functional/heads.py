@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calibrant.models.outputs import call, logits_of
+from calibrant.models.functional.network import call, logits_of
 
 LINEAR = (nn.Linear, nn.Bilinear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 """The types of layers that can be found as a head. Other heads must be named."""

@@ -14,8 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from calibrant.models.embeddings import EmbeddingLayer, Encoding
-from calibrant.models.threads import share_out
+from calibrant.models.architectures.mlp import EmbeddingLayer, Encoding
+from calibrant.models.functional.global_state import share_out
 
 ROWS = 1024
 """Rows of a block."""
