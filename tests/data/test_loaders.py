@@ -8,7 +8,7 @@ import threading
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from calibrant.bilevel import Adam, Bilevel, Checkpoint, Plain, solve
 from calibrant.data import Indexed, LoaderStream, TensorStream
@@ -241,3 +241,19 @@ def test_inputs_of_several_tensors():
     assert torch.equal(together.batch(2).inputs["a"][0], batch.inputs["a"])
     with pytest.raises(ValueError, match="got 23 and 22 rows"):
         TensorStream(inputs, Y[:-1])
+
+
+class Slow(TensorDataset):
+    """Another class than torch's, so that its samples are read one by one."""
+
+
+@pytest.mark.parametrize("part", [lambda data: data, lambda data: Subset(data, [3, 1, 4, 15, 9, 2, 6, 5])])
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_batches_of_a_tensor_dataset_are_those_of_torchs_loader(part, shuffle, monkeypatch):
+    def batches(kind):
+        stream = LoaderStream(DataLoader(part(kind(X, Y)), batch_size=3, shuffle=shuffle), seed=7)
+        return [(batch.inputs, batch.targets) for batch in map(stream.batch, range(2 * stream.batches))]
+
+    expected = batches(Slow)
+    monkeypatch.setattr(TensorDataset, "__getitem__", lambda self, row: pytest.fail("a sample was read alone"))
+    torch.testing.assert_close(batches(TensorDataset), expected, rtol=0, atol=0)

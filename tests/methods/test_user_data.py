@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 import calibrant
 from calibrant.data import TensorStream
 from calibrant.data.vision import Mixup
-from calibrant.methods import Part
+from calibrant.methods import Part, loaded
 
 CLASSES = 3
 TRAIN, VAL = 40, 20
@@ -175,3 +175,30 @@ def test_a_loader_without_a_length_can_be_the_validation_part():
     method = calibrant.methods.SelfCalibrated(folds=2, repeats=1, epochs=1, embedding=None)
     in_memory, loaded = (calibrant.fit(net(), data(), val, method=method) for val in (data(), DataLoader(Stream(), 16)))
     torch.testing.assert_close(loaded.probs(data()[0]), in_memory.probs(data()[0]))
+
+
+class Reads(Dataset):
+    """Counts the samples that are read."""
+
+    def __init__(self):
+        self.x, self.y = data(VAL, 1)
+        self.reads = 0
+
+    def __len__(self):
+        return VAL
+
+    def __getitem__(self, row):
+        self.reads += 1
+        return self.x[row], self.y[row]
+
+
+@pytest.mark.parametrize(("most", "passes"), [(2**20, 1), (300, 3)])
+def test_a_small_validation_loader_is_read_once(monkeypatch, most, passes):
+    monkeypatch.setattr(loaded, "KEPT", most)
+    val = Reads()
+    settings = {"epochs": 20, "networks": 1}
+    result = calibrant.fit(net(), data(), DataLoader(val, 8), **settings)
+    reads = val.reads / VAL
+    assert reads < 2 if passes == 1 else reads >= passes  # the first batch is read before, too
+    expected = calibrant.fit(net(), data(), (val.x, val.y), **settings)
+    torch.testing.assert_close(result.probs(val.x), expected.probs(val.x))

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 import calibrant
 from calibrant.data.batch import map_tensors
 from calibrant.methods.newness import is_new
-from calibrant.models.outputs import call, logits_of
+from calibrant.models.functional.network import call, logits_of
 
 CLASSES = 3
 
@@ -134,6 +134,13 @@ class Random(nn.Module):
         return self.net(F.dropout(x, 0.5, training=True))
 
 
+class AnyArguments(Two):
+    """Takes whatever it is given."""
+
+    def forward(*inputs, **named):
+        return Two.forward(*inputs, **named)
+
+
 def old_weight_norm():
     with pytest.warns(FutureWarning, match="weight_norm"):
         first = nn.utils.weight_norm(nn.Linear(6, 8))
@@ -165,6 +172,7 @@ MODULES = {
     "two inputs in a wrapper": (lambda: nn.DataParallel(Two()), pair),
     "one tuple": (OneTuple, pair),
     "one mapping": (OneMapping, mapping),
+    "any arguments": (AnyArguments, mapping),
     "cached activations": (Caching, rows),
     "gradient checkpointing": (Checkpointed, rows),
     "own function": (OwnFunction, rows),

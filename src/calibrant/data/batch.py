@@ -79,11 +79,22 @@ def map_tensors(fn: Callable[[Tensor], Tensor], tree: Any) -> Any:
     """Apply ``fn`` to the tensors of a nested structure and keep everything else."""
     if isinstance(tree, Tensor):
         return fn(tree)
+    if type(tree) is dict:  # the usual structures, ten times faster than torch's pytree
+        return {name: map_tensors(fn, value) for name, value in tree.items()}
+    if type(tree) in (tuple, list):
+        return type(tree)(map_tensors(fn, value) for value in tree)
+    if type(tree) is Batch:
+        return Batch(*(map_tensors(fn, value) for value in tree))
     return pytree.tree_map(lambda leaf: fn(leaf) if isinstance(leaf, Tensor) else leaf, tree)
 
 
 def tensors_of(tree: Any) -> list[Tensor]:
     """The tensors of a nested structure, in order."""
+    if isinstance(tree, Tensor):
+        return [tree]
+    if type(tree) in (dict, tuple, list):
+        values = tree.values() if type(tree) is dict else tree
+        return [leaf for value in values for leaf in tensors_of(value)]
     return [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 

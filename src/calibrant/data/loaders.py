@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,8 +16,11 @@ from torch.utils.data import (
     IterableDataset,
     RandomSampler,
     SequentialSampler,
+    Subset,
     SubsetRandomSampler,
+    TensorDataset,
     WeightedRandomSampler,
+    default_collate,
 )
 
 from calibrant._labels import check_labels
@@ -96,6 +99,7 @@ class LoaderStream(Stream):
         self._ahead: Future[Batch | None] | None = None
         self._pool: ThreadPoolExecutor | None = None
         self._background = _runs_in_background(loader)
+        self._table = _table_of(loader)
 
     @property
     def length(self) -> int | None:
@@ -157,8 +161,7 @@ class LoaderStream(Stream):
 
     def _pass_over(self) -> None:
         """Skip what a resumed run has seen: whole epochs and, if possible, samples within an epoch."""
-        length = self.length
-        if self._next < self._released and length:
+        if self._next < self._released and (length := self.length):
             epoch = self._released // length
             if epoch * length > self._next:
                 self._drop_iterator()
@@ -208,6 +211,8 @@ class LoaderStream(Stream):
                 try:
                     if skip and _draws_indices(self.loader, self._iterator):
                         return self._iterator._next_index()  # type: ignore[attr-defined]
+                    if self._table is not None:
+                        return self._table.rows(self._iterator._next_index())  # type: ignore[attr-defined]
                     return next(self._iterator)
                 except StopIteration:
                     self._iterator = None
@@ -228,6 +233,8 @@ class LoaderStream(Stream):
 
     def _moved(self, tensor: Tensor) -> Tensor:
         device = torch.device(self.device)  # type: ignore[arg-type]
+        if tensor.device == device:
+            return tensor
         if device.type == "cuda" and tensor.device.type == "cpu" and not tensor.is_pinned():
             tensor = tensor.pin_memory()  # so that the copy runs in parallel to the GPU's work
         return tensor.to(device, non_blocking=True)
@@ -267,6 +274,31 @@ def _draws_indices(loader: Any, iterator: Any) -> bool:
     """Whether the indices of the next batch can be drawn without reading its samples."""
     single = isinstance(loader, DataLoader) and loader.num_workers == 0
     return single and not isinstance(loader.dataset, IterableDataset) and hasattr(iterator, "_next_index")
+
+
+class Table(NamedTuple):
+    """The tensors of a ``TensorDataset``, and the rows of a ``Subset`` of it."""
+
+    tensors: tuple[Tensor, ...]
+    subset: Tensor | None = None
+
+    def rows(self, index: Sequence[int]) -> list[Tensor]:
+        """The batch that torch's loader would collect sample by sample."""
+        chosen = torch.as_tensor(index)
+        chosen = chosen if self.subset is None else self.subset[chosen]
+        return [column[chosen.to(column.device)] for column in self.tensors]
+
+
+def _table_of(loader: Any) -> Table | None:
+    """The data of a loader whose batches are rows of tensors, so that a batch can be read at once; None for others."""
+    plain = type(loader) is DataLoader and loader.num_workers == 0 and not loader.pin_memory
+    if not plain or loader.collate_fn is not default_collate or loader.batch_sampler is None:
+        return None
+    data: Any = loader.dataset
+    subset = None
+    if type(data) is Subset:
+        data, subset = data.dataset, torch.as_tensor(data.indices)
+    return Table(data.tensors, subset) if type(data) is TensorDataset else None
 
 
 def _runs_in_background(loader: Any) -> bool:

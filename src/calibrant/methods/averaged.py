@@ -314,15 +314,14 @@ class BestAverage(Callback):
         assert isinstance(problem, Bilevel)
         assert state is not None
         net = problem.view.bind(state.params, state.buffers, train=False, autocast=problem.autocast)
-        total, count, seen = 0.0, 0.0, 0
+        losses: list[Tensor] = []
         with torch.no_grad():
             for inputs, labels in part.pieces():
-                own = F.cross_entropy(net.logits(inputs).double(), labels.to(state.params.device), reduction="none")
-                weights = torch.ones_like(own)
-                if part.sample_weight is not None:
-                    weights = part.sample_weight[seen : seen + len(own)].to(own)
-                total, count, seen = total + float((own * weights).sum()), count + float(weights.sum()), seen + len(own)
-        return total / count
+                labels = labels.to(state.params.device)
+                losses.append(F.cross_entropy(net.logits(inputs).double(), labels, reduction="none"))
+            every = torch.cat(losses)
+            weights = torch.ones_like(every) if part.sample_weight is None else part.sample_weight.to(every)
+            return float(every @ weights / weights.sum())
 
     def state_dict(self) -> dict[str, Any]:
         found: dict[str, Any] = {"nll": self.nll if math.isfinite(self.nll) else None, "best_step": self.best_step}

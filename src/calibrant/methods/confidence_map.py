@@ -121,7 +121,7 @@ def fit_map(logits: Tensor, labels: Tensor, sample_weight: Tensor | None = None,
         torch.cat([v.reshape(-1) for v in values]).numpy(),
         jac=True,
         method="L-BFGS-B",
-        options={"maxiter": 100},
+        options={"maxiter": 100, "ftol": 1e-7},  # relative: far below the noise of a log-loss
     )
     pieces = torch.from_numpy(best.x).split([v.numel() for v in values])
     for value, piece in zip(values, pieces, strict=True):

@@ -36,8 +36,8 @@ from calibrant.methods.safeguards import Interruptible, Opening, Progress, Resum
 from calibrant.methods.task import Model, Task, Unchanged
 from calibrant.methods.trained import Trained
 from calibrant.methods.watching import Watcher
-from calibrant.models.given import check_module, copied, unwrapped
-from calibrant.models.seeding import generators_restored
+from calibrant.models.functional.global_state import generators_restored
+from calibrant.models.functional.user_modules import check_module, copied, unwrapped
 
 
 def fit(
@@ -182,7 +182,7 @@ def fit(
     few = few_inputs(first)
     n_classes = count_classes(given, {"train": few} | ({} if second is None else {"val": few_inputs(second)}))
     first = checked(first, n_classes)
-    second = None if second is None else checked(second, n_classes, "val")
+    second = None if second is None else checked(second, n_classes, "val").remembered()
     warn_about(train, val, first, n_classes)
     start: Model = model
     if isinstance(model, nn.Module):

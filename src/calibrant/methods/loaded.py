@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -13,15 +13,17 @@ from torch.utils.data import Dataset
 
 from calibrant._inputs import shareable
 from calibrant._labels import check_labels
-from calibrant.data.batch import as_dtype, map_tensors
+from calibrant.data.batch import as_dtype, map_tensors, tensors_of
 from calibrant.data.items import arguments
 from calibrant.data.loaders import LoaderStream
 from calibrant.data.streams import Stream, TensorStream, as_array, as_tensors, is_pair
 from calibrant.methods.part import Part, joined_inputs
-from calibrant.models.outputs import accepted_names, positional_names
+from calibrant.models.functional.network import accepted_names, positional_names
 
 _NOT_LOADERS = (str, bytes, Mapping, tuple, Tensor, np.ndarray, Iterator)
 """Iterable types that are not loaders."""
+KEPT = 2**27
+"""The largest size in bytes of a loader's samples that :meth:`Loaded.remembered` keeps in memory."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,8 @@ class Loaded(Part):
     """A loader, or a :class:`calibrant.data.LoaderStream`, whose settings take precedence."""
     settings: tuple[tuple[str, Any], ...] = ()
     """Further arguments of the stream: device, precision, key of the labels, classes."""
+    memory: list[tuple[Any, Tensor]] | None = field(default=None, compare=False, repr=False)
+    """All batches, once they have been read; None if each pass reads the loader."""
 
     @property
     def loaded(self) -> bool:
@@ -51,7 +55,11 @@ class Loaded(Part):
             return self
         first = map_tensors(lambda t: t.to(device), (self.inputs, self.labels))
         settings = tuple((dict(self.settings) | {"device": device}).items())
-        return replace(self, inputs=first[0], labels=first[1], settings=settings)
+        memory: list[tuple[Any, Tensor]] | None = None if self.memory is None else []
+        return replace(self, inputs=first[0], labels=first[1], settings=settings, memory=memory)
+
+    def remembered(self) -> Part:
+        return replace(self, memory=[])
 
     @property
     def shape(self) -> tuple[Any, ...]:
@@ -65,11 +73,20 @@ class Loaded(Part):
         return self._stream(seed, hyper)
 
     def pieces(self) -> Iterator[tuple[Any, Tensor]]:
-        stream = self._stream(0)
+        if self.memory:
+            yield from self.memory
+            return
+        stream, read, size = self._stream(0), [], 0
         for step in range(stream.batches):
             batch = stream.batch(step)
             stream.release(step + 1)
+            if self.memory is not None and size <= KEPT:
+                copied = map_tensors(torch.clone, (batch.inputs, batch.targets))  # a loader may reuse its memory
+                size += sum(t.nbytes for t in tensors_of(copied))
+                read.append(copied)
             yield batch.inputs, batch.targets
+        if self.memory is not None:
+            self.memory[:] = read if size <= KEPT else []
 
     def count(self) -> int:
         try:

@@ -120,6 +120,10 @@ class Part:
         """The samples in memory; a loader is read once."""
         return self
 
+    def remembered(self) -> Part:
+        """The same samples; a loader with a small data set is then read only once, however often it is passed over."""
+        return self
+
     def batch_size(self, wanted: int | None) -> int | None:
         """Samples per training step: ``wanted`` if given; None (all samples) up to FULL_BATCH; else BATCH."""
         return batch_size(len(self), wanted)
