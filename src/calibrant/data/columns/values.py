@@ -17,7 +17,6 @@ import numpy as np
 Columns = dict[str, np.ndarray]
 
 LARGEST = 1e100  # squares of smaller numbers are finite
-NEARLY = 0.95  # from this share of numbers on, text among them counts as a typing error
 _WHOLE = re.compile(r"[+-]?\d+\.0*")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 TRUTH = {"true": 1.0, "false": 0.0}
@@ -45,39 +44,19 @@ def numbers(column: np.ndarray, name: str) -> np.ndarray:
     elif column.dtype.kind in "Mm":
         raise ValueError(f"Column {name!r} is numeric, but here it holds dates or durations. Give numbers.")
     else:
-        values = np.array(each(lambda v: _number(v, name), column), dtype=float)
+        found = each(lambda v: math.nan if is_missing(v) else _read(v), column)
+        if None in found:
+            row = found.index(None)
+            raise ValueError(
+                f"Column {name!r} is numeric, but {column.tolist()[row]!r} is not a number (row {row}). Correct it, or "
+                "leave it empty."
+            )
+        values = np.array(found, dtype=float)
     if np.any(np.abs(values) > LARGEST):
         raise ValueError(
             f"Column {name!r} holds an infinite number or one beyond {LARGEST:g}; correct it or leave it empty."
         )
     return values
-
-
-def strays(column: np.ndarray) -> list[str] | None:
-    """Distinct non-numeric values of a text column that is at least 95 % numeric; None for other columns."""
-    present = len(column) - missing_count(column) if column.dtype.kind in "OU" else 0
-    if not present:
-        return None
-    others = others_than_numbers(column)
-    words = sum(each(_is_word, column))  # words such as inf and nan do not make a column numeric
-    if len(others) + words > (1 - NEARLY) * present + 1e-9 or holds_codes(column):
-        return None
-    return list(dict.fromkeys(others))
-
-
-def others_than_numbers(column: np.ndarray) -> list[str]:
-    """Values that are neither missing nor numbers, as text, in order."""
-    if column.dtype.kind not in "OU":
-        return []
-    found = each(lambda v: None if is_missing(v) or _is_number(v) else str(v).strip(), column)
-    return [text for text in found if text is not None]
-
-
-def without_strays(column: np.ndarray) -> np.ndarray:
-    """The column with None for every value that is not a number."""
-    if column.dtype.kind not in "OU":
-        return column
-    return objects(each(lambda v: v if _is_number(v) else None, column))
 
 
 def are_codes(values: Iterable[str]) -> bool:
@@ -87,9 +66,14 @@ def are_codes(values: Iterable[str]) -> bool:
 
 
 def holds_codes(column: np.ndarray) -> bool:
-    """Whether a column holds categories: marked as such, or with leading zeros."""
+    """Whether the texts of a column are codes of categories: all marked as such, or some with leading zeros."""
     values = [v for v in set_of(column) if isinstance(v, str)] if column.dtype.kind in "OU" else []
-    return any(isinstance(v, Code) for v in values) or are_codes(values)
+    return bool(values) and (all(isinstance(v, Code) for v in values) or are_codes(values))
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a number with a decimal point or none."""
+    return _NUMBER.fullmatch(text.strip()) is not None
 
 
 def days(column: np.ndarray, name: str) -> np.ndarray:
@@ -97,7 +81,14 @@ def days(column: np.ndarray, name: str) -> np.ndarray:
     if column.dtype.kind in "Mm":
         whole = column.astype(column.dtype.str[:2] + "8[us]")
         return np.where(np.isnat(whole), np.nan, whole.astype(np.int64) / 86_400e6)
-    return np.array(each(lambda v: _day(v, name), column), dtype=float)
+    found = each(lambda v: math.nan if is_missing(v) else _day(v), column)
+    if None in found:
+        row = found.index(None)
+        raise ValueError(
+            f"Column {name!r} must hold dates such as 2024-12-31; got {column.tolist()[row]!r} in row {row}. Correct "
+            "it, or leave it empty."
+        )
+    return np.array(found, dtype=float)
 
 
 def texts(column: np.ndarray) -> list[str | None]:
@@ -155,25 +146,6 @@ def objects(values: list[Any]) -> np.ndarray:
     return column
 
 
-def _is_word(value: Any) -> bool:
-    return isinstance(value, str) and value.strip().lower() in _WORDS
-
-
-def _is_number(value: Any) -> bool:
-    """Whether ``numbers`` can read a value; text beyond the largest number does not count."""
-    number = _read(value)
-    return number is not None and not (isinstance(value, str) and abs(number) > LARGEST)
-
-
-def _number(value: Any, name: str) -> float:
-    if is_missing(value):
-        return math.nan
-    number = _read(value)
-    if number is None:
-        raise ValueError(f"Column {name!r} is numeric, but {value!r} is not a number. Correct it, or leave it empty.")
-    return number
-
-
 def _read(value: Any) -> float | None:
     """The number that a value is, or that its text represents; None for anything else."""
     if isinstance(value, str):
@@ -185,9 +157,8 @@ def _read(value: Any) -> float | None:
         return None
 
 
-def _day(value: Any, name: str) -> float:
-    if is_missing(value):
-        return math.nan
+def _day(value: Any) -> float | None:
+    """A date as days since 1970; None for anything else."""
     try:
         if isinstance(value, np.datetime64):
             value = value.astype("datetime64[us]").item()  # in nanoseconds it would be a whole number
@@ -196,9 +167,7 @@ def _day(value: Any, name: str) -> float:
             moment = datetime(moment.year, moment.month, moment.day)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() / 86_400
     except (AttributeError, TypeError, ValueError):
-        raise ValueError(
-            f"Column {name!r} must hold dates such as 2024-12-31; got {value!r}. Correct it, or leave it empty."
-        ) from None
+        return None
 
 
 def _text(value: Any) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils import check_array
 
-from calibrant.data.columns import Code, Columns, are_codes, each, objects, set_of, texts
+from calibrant.data.columns.values import Code, Columns, are_codes, each, objects, set_of, texts
 
 
 def as_columns(data: Any) -> Columns:

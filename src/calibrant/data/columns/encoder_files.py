@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from calibrant._files import Arrays, Format
-from calibrant.data.encodings import Categorical, Dropped, Encoding, Numeric
+from calibrant.data.columns.encoding import Categorical, Dropped, Encoding, Numeric
 from calibrant.data.free_text import FreeText
 
 FORMAT = "calibrant.encoder"
-VERSION = 2
+VERSION = 3
 FILE = Format("encoder", {"TableEncoder": dict}, "TableEncoder.save")
 KINDS: dict[str, type] = {cls.kind: cls for cls in (Numeric, Categorical, FreeText, Dropped)}
 

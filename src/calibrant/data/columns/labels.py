@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.data.columns import is_numeric, missing_count, numbers, texts
-from calibrant.data.table_forms import as_columns
+from calibrant.data.columns.forms import as_columns
+from calibrant.data.columns.values import is_numeric, missing_count, numbers, texts
 
 
 def as_labels(values: Any, *, name: str = "labels") -> np.ndarray:

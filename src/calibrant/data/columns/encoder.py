@@ -16,13 +16,21 @@ from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 from calibrant._files import Arrays
 from calibrant._settings import check_choice
 from calibrant._warnings import warn
-from calibrant.data.choosing import choose, choose_text
-from calibrant.data.columns import Columns
-from calibrant.data.encoder_files import from_json, read_encoder, to_json, write_encoder
-from calibrant.data.encodings import Categorical, Dropped, Encoding, Numeric, Used, distinct
+from calibrant.data.columns.encoder_files import from_json, read_encoder, to_json, write_encoder
+from calibrant.data.columns.encoding import (
+    Categorical,
+    Dropped,
+    Encoding,
+    Numeric,
+    Used,
+    choose,
+    choose_text,
+    distinct,
+)
+from calibrant.data.columns.forms import as_columns, column_names
+from calibrant.data.columns.values import Columns
 from calibrant.data.free_text import FreeText
 from calibrant.data.scaling import LIMIT, Scaling
-from calibrant.data.table_forms import as_columns, column_names
 
 
 class TableEncoder(TransformerMixin, BaseEstimator):
@@ -39,8 +47,10 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     letters on average and differ: without digits, more than ``max_categories`` values are different, or more than half
     of the rows in a small table. Missing texts count as empty.
 
-    Text is read as numbers if at least 95 % of it are numbers; the rest counts as missing. It stays text if the column
-    is named in ``categorical``, has pandas' category type, or has leading zeros like codes (007).
+    Text is read as numbers if all of it are numbers with a decimal point or none, and as dates if all of it are dates
+    in the ISO format (2024-12-31). Codes stay text: a column that is named in ``categorical``, has pandas' category
+    type, or has leading zeros (007). A warning names columns that look like numbers or dates in another format, and an
+    option of ``calibrant train``; in Python, pass it to :func:`read_table`, or to ``pandas.read_csv``.
 
     The columns of a data frame or dictionary are matched by name: their order does not matter, and additional columns
     are ignored. Those of an array are matched by position.
