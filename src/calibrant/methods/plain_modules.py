@@ -21,9 +21,9 @@ from calibrant.bilevel.variables.logits import describe
 from calibrant.methods.confidence_map import Mapped
 from calibrant.methods.fitted import Fitted, Mixture, Recalibrated
 from calibrant.methods.freezing import head_of
-from calibrant.models.given import copied
-from calibrant.models.outputs import call, logits_of, takes_by_name
-from calibrant.models.seeding import generators_restored
+from calibrant.models.functional.global_state import generators_restored
+from calibrant.models.functional.network import call, logits_of, takes_by_name
+from calibrant.models.functional.user_modules import copied
 from calibrant.posthoc.temperature import Temperature
 
 Steps = tuple[float | LogitMap, ...]

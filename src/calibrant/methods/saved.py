@@ -21,7 +21,7 @@ from calibrant.methods.confidence_map import Mapped
 from calibrant.methods.fitted import Fitted, Mixture, Recalibrated
 from calibrant.methods.plain_modules import Form
 from calibrant.methods.trained import Calculated, Trained
-from calibrant.models.given import check_module, copied, unwrapped
+from calibrant.models.functional.user_modules import check_module, copied, unwrapped
 from calibrant.posthoc.persistence import build_calibrator, calibrator_parts
 
 KIND, WITH_MAP = "Trained", "TrainedWithMap"
