@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import shlex
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from calibrant.cli.evaluate import AsJson
-from calibrant.cli.options import Device, On
 from calibrant.cli.shell import file_argument, print_json
+
+
+class Device(StrEnum):
+    """The device for computations."""
+
+    auto = "auto"
+    cpu = "cpu"
+    cuda = "cuda"
+
+
+On = Annotated[Device, typer.Option(help="Device; auto uses a GPU if there is one.")]
 
 
 def train(

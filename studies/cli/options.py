@@ -9,14 +9,6 @@ from typing import Annotated
 import typer
 
 
-class Device(StrEnum):
-    """The device for computations."""
-
-    auto = "auto"
-    cpu = "cpu"
-    cuda = "cuda"
-
-
 class Criterion(StrEnum):
     """The score that a search minimises."""
 
@@ -49,7 +41,6 @@ Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds, starting at 0.
 FirstSeed = Annotated[int, typer.Option(min=0, help="The first seed.")]
 Out = Annotated[Path, typer.Option(file_okay=False, help="Folder for results, figures and report.")]
 Sets = Annotated[list[str] | None, typer.Option(help="Names of synthetic sets; default: all five.")]
-On = Annotated[Device, typer.Option(help="Device; auto uses a GPU if there is one.")]
 Source = Annotated[
     Path | None,
     typer.Option(
