@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from calibrant.cli.train import Device, On
+from calibrant.cli.options import Device, On
 from studies.cli.options import (
     Download,
     DryRun,

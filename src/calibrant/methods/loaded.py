@@ -18,7 +18,7 @@ from calibrant.data.items import arguments
 from calibrant.data.loaders import LoaderStream
 from calibrant.data.streams import Stream, TensorStream, as_array, as_tensors, is_pair
 from calibrant.methods.part import Part, joined_inputs
-from calibrant.models.outputs import accepted_names, positional_names
+from calibrant.models.functional.network import accepted_names, positional_names
 
 _NOT_LOADERS = (str, bytes, Mapping, tuple, Tensor, np.ndarray, Iterator)
 """Iterable types that are not loaders."""

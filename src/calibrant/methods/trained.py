@@ -24,7 +24,7 @@ from calibrant.methods.checks import processing
 from calibrant.methods.fitted import Fitted
 from calibrant.methods.loaded import is_loader
 from calibrant.methods.plain_modules import Form, plain_module, temperature_of
-from calibrant.models.outputs import accepted_names, call, logits_of, positional_names
+from calibrant.models.functional.network import accepted_names, call, logits_of, positional_names
 
 ROWS = 4096
 """Samples per forward pass for inputs in memory."""
