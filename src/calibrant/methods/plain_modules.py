@@ -21,7 +21,7 @@ from calibrant.bilevel.variables.logits import describe
 from calibrant.methods.confidence_map import Mapped
 from calibrant.methods.fitted import Fitted, Mixture, Recalibrated
 from calibrant.methods.freezing import head_of
-from calibrant.models.given import copied
+from calibrant.models.given import copied, leading_parameter
 from calibrant.models.outputs import call, logits_of, takes_by_name
 from calibrant.models.seeding import generators_restored
 from calibrant.posthoc.temperature import Temperature
@@ -149,7 +149,7 @@ def _graph(link: Link, networks: Sequence[nn.Module], form: Form) -> fx.GraphMod
     """The networks and the last steps as a graph that torch can run, save, script and export without calibrant."""
     root, graph = nn.Module(), fx.Graph()
     root.networks = nn.ModuleList(map(copied, networks))
-    like = next(networks[0].parameters())
+    like = leading_parameter(networks[0])
     given = [graph.placeholder(name) for name in form.names or ("inputs",)]
     by_name: dict[str, Any] = dict(zip(form.names or (), given, strict=False))
     shares = link.shares or (1.0,) * len(networks)
