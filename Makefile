@@ -43,7 +43,7 @@ picture: setup  ## compare what the code computes with that of another commit, t
 	$(PY) -m tests.picture out/picture-base.json out/picture.json
 
 bench: setup    ## measure, and write results/bench.json
-	$(PY) -m benchmarks
+	$(PY) -m studies.benchmarks
 
 docs: setup     ## build the documentation into out/docs; a warning is an error
 	rm -rf docs/api

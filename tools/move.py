@@ -344,6 +344,7 @@ def rewrite_text(text: str, table: Table, names: dict[str, str], faces: dict[str
     for old in table.modules:
         if "." not in old:
             text = re.sub(rf"(?<![\w./{DONE}-]){old}(?=\.[a-z_]+\.|\.[a-z_]+ import )", DONE + table.modules[old], text)
+            text = re.sub(rf"(?<=[\"']){old}(?=\.[a-z_{{])", DONE + table.modules[old], text)
             text = re.sub(rf"(?<=-m ){old}(?![\w-])", DONE + table.modules[old], text)
             text = re.sub(rf"^( *(?:from|import) ){old}(?!\w)", rf"\1{DONE}{table.modules[old]}", text, flags=re.M)
     paths = sorted(table.slashed, key=len, reverse=True)

@@ -8,15 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
-from docs.generate.stored import stored
-from docs.generate.tables import TABLES, on_tables
-
-from calibrant.experiments.tables.compared import JUDGED, ratios
-from calibrant.experiments.tables.costs import seconds_of
-from calibrant.experiments.tables.ids import OWN, RIVAL
 from calibrant.plots import save_figure
 from calibrant.plots.style import GREY, INK, PALETTE, context
 from calibrant.report import Column, to_markdown
+from docs.generate.stored import stored
+from docs.generate.tables import TABLES, on_tables
+from studies.tables.compared import JUDGED, ratios
+from studies.tables.costs import seconds_of
+from studies.tables.ids import OWN, RIVAL
 
 NAMES = {
     "plain": "plain training",

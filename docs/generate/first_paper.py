@@ -6,19 +6,18 @@ import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from docs.generate.stored import RESULTS, bullets, save_png, stored, words
-
-from calibrant.experiments.bo4sc import figures
-from calibrant.experiments.bo4sc.page import MATCHED, METRICS_SHOWN, verdicts
-from calibrant.experiments.bo4sc.table1 import PAPER
-from calibrant.experiments.bo4sc.targets import OWN, self_calibrated_targets
-from calibrant.experiments.common.parts import targets_table
-from calibrant.experiments.common.pooled import POOLED
-from calibrant.experiments.common.summary import HEADINGS, pivot
-from calibrant.experiments.common.verdicts import Records, datasets, difference, mean, methods
-from calibrant.experiments.common.words import LEFT_OPEN
 from calibrant.metrics import Estimate, excludes_zero, paired_difference
 from calibrant.report import Column, by_seed, format_number, to_markdown
+from docs.generate.stored import RESULTS, bullets, save_png, stored, words
+from studies.bo4sc import figures
+from studies.bo4sc.page import MATCHED, METRICS_SHOWN, verdicts
+from studies.bo4sc.table1 import PAPER
+from studies.bo4sc.targets import OWN, self_calibrated_targets
+from studies.common.parts import targets_table
+from studies.common.pooled import POOLED
+from studies.common.summary import HEADINGS, pivot
+from studies.common.verdicts import Records, datasets, difference, mean, methods
+from studies.common.words import LEFT_OPEN
 
 TITLES = {
     "ece10": "Expected calibration error, 10 bins. The last row is the exact posterior's on the same samples:",

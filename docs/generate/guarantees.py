@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from calibrant.report import Column, to_markdown
 from docs.generate.stored import stored
-
-from calibrant.experiments.guarantees.measures import FIXED, SCORES, TESTS
-from calibrant.experiments.guarantees.page import (
+from studies.guarantees.measures import FIXED, SCORES, TESTS
+from studies.guarantees.page import (
     bound_row,
     cases_of,
     rule_row,
@@ -13,7 +13,6 @@ from calibrant.experiments.guarantees.page import (
     set_row,
     set_verdicts,
 )
-from calibrant.report import Column, to_markdown
 
 NAME = "guarantees"
 ABOUT = ("learner", "classifier")

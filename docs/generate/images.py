@@ -6,15 +6,14 @@ from collections.abc import Iterator
 from functools import cache, partial
 from pathlib import Path
 
-from docs.generate.stored import bullets, paragraph, save_png, signs, stored, words
-
-from calibrant.experiments.common.verdicts import Records, difference, mean, methods
-from calibrant.experiments.meta_reg import figures
-from calibrant.experiments.meta_reg.groups import groups, times
-from calibrant.experiments.meta_reg.targets import RIVAL
-from calibrant.experiments.meta_reg.variants import variants
 from calibrant.metrics import Estimate
 from calibrant.report import Column, by_seed, format_number, to_markdown
+from docs.generate.stored import bullets, paragraph, save_png, signs, stored, words
+from studies.common.verdicts import Records, difference, mean, methods
+from studies.meta_reg import figures
+from studies.meta_reg.groups import groups, times
+from studies.meta_reg.targets import RIVAL
+from studies.meta_reg.variants import variants
 
 SETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 COLUMNS = tuple(Column(name, digits=3 if name == "NLL" else 2) for name in ("error %", "NLL", "ECE %", "floor %"))

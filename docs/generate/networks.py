@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from benchmarks.recipes import table
-from docs.generate.stored import stored, words
-
-from calibrant.experiments.networks.page import LABELS, TARGET, NetworkCase, cases_of
 from calibrant.metrics import excludes_zero
 from calibrant.report import Column, to_markdown
+from docs.generate.stored import stored, words
+from studies.benchmarks.recipes import table
+from studies.networks.page import LABELS, TARGET, NetworkCase, cases_of
 
 
 def networks() -> str:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import numpy as np
-from docs.generate import alternatives, first_paper, images, tables
-from docs.generate.stored import paragraph, signs, stored, words
 
-from calibrant.experiments.bo4sc.page import MATCHED
-from calibrant.experiments.common.pooled import POOLED
-from calibrant.experiments.common.summary import POSTERIOR, pivot
-from calibrant.experiments.common.verdicts import Records, datasets, difference, methods
-from calibrant.experiments.label_noise.page import JUDGED as SETS
-from calibrant.experiments.tables.compared import JUDGED
-from calibrant.experiments.tables.ids import CROSSED, OURS, OWN
-from calibrant.experiments.tables.ranks import Ranking
-from calibrant.experiments.tables.targets import interval
 from calibrant.metrics import mean_interval
 from calibrant.report import by_seed, to_markdown
+from docs.generate import alternatives, first_paper, images, tables
+from docs.generate.stored import paragraph, signs, stored, words
+from studies.bo4sc.page import MATCHED
+from studies.common.pooled import POOLED
+from studies.common.summary import POSTERIOR, pivot
+from studies.common.verdicts import Records, datasets, difference, methods
+from studies.label_noise.page import JUDGED as SETS
+from studies.tables.compared import JUDGED
+from studies.tables.ids import CROSSED, OURS, OWN
+from studies.tables.ranks import Ranking
+from studies.tables.targets import interval
 
 BEST = 3
 """A rival is shown if it is among this many best rivals in one of the columns."""

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from docs.generate.stored import RESULTS
-
-from calibrant.experiments.common.contents import read_own
-from calibrant.experiments.hostile import docs as hostile
-from calibrant.experiments.hostile.study import NAME, arrange
-from calibrant.experiments.meta_reg import docs as meta_reg
-from calibrant.experiments.meta_reg.study import read_all
+from studies.common.contents import read_own
+from studies.hostile import docs as hostile
+from studies.hostile.study import NAME, arrange
+from studies.meta_reg import docs as meta_reg
+from studies.meta_reg.study import read_all
 
 
 def meta_regularisation() -> str:
-    """What ``python -m calibrant.experiments.meta_reg.docs`` writes."""
+    """What ``python -m studies.meta_reg.docs`` writes."""
     return meta_reg.results_section(read_all(meta_reg.result_files(RESULTS)))
 
 
 def difficult_data() -> str:
-    """What ``python -m calibrant.experiments.hostile.docs`` writes."""
+    """What ``python -m studies.hostile.docs`` writes."""
     return hostile.results_section(read_own(RESULTS / "hostile.json", NAME, arrange))
 
 

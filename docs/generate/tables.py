@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 
-from benchmarks.harness import markdown
-from docs.generate.stored import bullets, stored, words
-
-from calibrant.experiments.common.pooled import POOLED
-from calibrant.experiments.common.summary import pivot
-from calibrant.experiments.common.verdicts import Records, datasets, difference
-from calibrant.experiments.label_noise.page import JUDGED as SETS
-from calibrant.experiments.label_noise.page import noise_targets, with_all_seeds
-from calibrant.experiments.tables.bases import base_of
-from calibrant.experiments.tables.compared import JUDGED, Compared, compared
-from calibrant.experiments.tables.ids import OURS, OWN
-from calibrant.experiments.tables.page import to_terminal
-from calibrant.experiments.tables.ranks import Ranking, against
 from calibrant.metrics import excludes_zero
 from calibrant.report import to_markdown
+from docs.generate.stored import bullets, stored, words
+from studies.benchmarks.harness import markdown
+from studies.common.pooled import POOLED
+from studies.common.summary import pivot
+from studies.common.verdicts import Records, datasets, difference
+from studies.label_noise.page import JUDGED as SETS
+from studies.label_noise.page import noise_targets, with_all_seeds
+from studies.tables.bases import base_of
+from studies.tables.compared import JUDGED, Compared, compared
+from studies.tables.ids import OURS, OWN
+from studies.tables.page import to_terminal
+from studies.tables.ranks import Ranking, against
 
 RIVALS = ("standard-stopped", "temperature-stopped", "ensemble", "bo4sc")
 TABLES = "bo4sc-tables"
@@ -152,7 +151,7 @@ def tests(each: Ranking) -> tuple[int, int]:
 
 
 def speed() -> str:
-    """The benchmark, as ``python -m benchmarks --markdown`` prints it."""
+    """The benchmark, as ``python -m studies.benchmarks --markdown`` prints it."""
     return markdown(stored("bench").records)
 
 

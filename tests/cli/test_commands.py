@@ -37,7 +37,7 @@ def calls(monkeypatch):
 
         return run
 
-    monkeypatch.setitem(sys.modules, "calibrant.experiments", types.ModuleType("calibrant.experiments"))
+    monkeypatch.setitem(sys.modules, "studies", types.ModuleType("studies"))
     for module, function in (
         ("bo4sc", "reproduce"),
         ("bo4sc.grid", "run"),
@@ -48,7 +48,7 @@ def calls(monkeypatch):
         ("hostile", "run"),
         ("guarantees", "run"),
     ):
-        stand_in = types.ModuleType(f"calibrant.experiments.{module}")
+        stand_in = types.ModuleType(f"studies.{module}")
         setattr(stand_in, function, experiment(f"{module}.{function}"))
         monkeypatch.setitem(sys.modules, stand_in.__name__, stand_in)
     return noted

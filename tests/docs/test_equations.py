@@ -6,11 +6,10 @@ import ast
 import inspect
 import pkgutil
 import re
-from pathlib import Path
 
 import pytest
 
-import calibrant
+from tests.package.source import FILES, STUDIES
 
 from .pages import DOCS
 
@@ -39,9 +38,9 @@ SECOND = {
     6: "calibrant.losses.sece",
     7: "calibrant.losses.sece",
     8: "calibrant.metrics.kde_ece",
-    9: "calibrant.experiments.meta_reg.claims.upper_bound",
-    10: "calibrant.experiments.meta_reg.claims.upper_bound",
-    11: "calibrant.experiments.meta_reg.claims.upper_bound",
+    9: "studies.meta_reg.claims.upper_bound",
+    10: "studies.meta_reg.claims.upper_bound",
+    11: "studies.meta_reg.claims.upper_bound",
     12: "calibrant.losses.sece",
 }
 
@@ -66,9 +65,9 @@ def test_searching_a_number_finds_its_code(paper, equations):
 
 
 def docstrings():
-    """All docstrings of the package with that of their file."""
+    """All docstrings of the package and the studies with that of their file."""
     kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
-    for file in sorted(Path(calibrant.__file__).parent.rglob("*.py")):
+    for file in FILES + STUDIES:
         tree = ast.parse(file.read_text(encoding="utf-8"))
         for node in ast.walk(tree):
             if isinstance(node, kinds) and (text := ast.get_docstring(node)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from docs.generate.__main__ import PAGES, SECTION, SECTIONS, current
 
 GENERATED = [page for page in PAGES if "<!-- results: " in page.read_text(encoding="utf-8")]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from docs.generate import readings
 
-from calibrant.experiments.meta_reg.readings import READINGS
+from docs.generate import readings
+from studies.meta_reg.readings import READINGS
 
 
 def record(method, error, ece, gamma=None):

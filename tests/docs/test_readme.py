@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
+
+from calibrant.metrics import Estimate
 from docs.generate import images, readme
 from docs.generate.stored import paragraph, signs, stored
-
-from calibrant.experiments.meta_reg.variants import variants
-from calibrant.metrics import Estimate
+from studies.meta_reg.variants import variants
 
 LINK = re.compile(r"\]\((docs/[a-z-]+\.md)(#[a-z-]+)?\)")
 

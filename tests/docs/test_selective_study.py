@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from calibrant import SelfCalibratedClassifier
-from calibrant.experiments.guarantees.page import FINALS, GuaranteeCase, bound_row, cases_of
 from calibrant.metrics import excludes_zero
 from calibrant.report import read_results
+from studies.guarantees.page import FINALS, GuaranteeCase, bound_row, cases_of
 
 ROOT = Path(__file__).parents[2]
 

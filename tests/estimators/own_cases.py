@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from calibrant.experiments.networks.tasks import TASKS, Pair, classes_of
 from calibrant.methods import CrossFitted, Standard
+from studies.networks.tasks import TASKS, Pair, classes_of
 
 SHORT = CrossFitted(Standard(epochs=2, batch_size=32), folds=2)
 

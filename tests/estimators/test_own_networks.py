@@ -14,11 +14,11 @@ from torch import fx, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import calibrant
-from calibrant.experiments.networks import models
-from calibrant.experiments.networks.tasks import TASKS, classes_of
 from calibrant.methods import Calibrated, Ensemble, Part, Standard, varied_rates
 from calibrant.methods.averaged import AveragedNetwork
 from calibrant.methods.varied_rates import VariedRates, best_subset, next_rate
+from studies.networks import models
+from studies.networks.tasks import TASKS, classes_of
 from tests.estimators.own_cases import SHORT, small
 
 

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 import calibrant
 from calibrant.methods import BO4SC
-from calibrant.models.outputs import call, logits_of
+from calibrant.models.functional.network import call, logits_of
 
 CLASSES = 3
 

@@ -1,4 +1,4 @@
-"""The source files of the package, parsed, and the names that they import."""
+"""The source files of the package and of the studies, parsed, and the names that they import."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "calibrant"
 FILES = sorted(PACKAGE.rglob("*.py"))
+STUDIES = sorted((ROOT / "studies").rglob("*.py"))
 
 
 @cache

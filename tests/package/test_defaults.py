@@ -16,8 +16,8 @@ from tests.package.test_vocabulary import callables, own, public
 
 TABLE = Path(__file__).with_name("defaults.txt")
 SIMPLE = (bool, int, float, str, tuple, frozenset, type(None))
-LEFT_OUT = ("experiments", "plots", "_version.py")
-"""Studies, looks and versions."""
+LEFT_OUT = ("plots", "_version.py")
+"""Looks and versions."""
 
 
 def shown(value):
@@ -34,7 +34,7 @@ def argument_defaults():
     """`name(parameter) = default` for the public functions, classes and methods, each under its shortest name."""
     shortest = {}
     for module, name, value in sorted(public(), key=lambda entry: (len(entry[0]), entry[0])):
-        if ".experiments" not in module and callable(value):
+        if callable(value):
             shortest.setdefault(id(value), (module, name, value))
     for module, name, value in shortest.values():
         for called, function in callables(name, value):

@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 
-from .source import FILES, name_of, parse
+from .source import FILES, STUDIES, name_of, parse
 
 ADVICE = (
     "Add|Allow|Call|Change|Check|Choose|Compress|Convert|Copy|Correct|Decrease|Delete|Draw|Download|Drop|Encode|End|Evaluate|Fit|Fix|Free|"
@@ -59,7 +59,7 @@ def text_of(node):
 @cache
 def constants():
     """Texts that a module gives a name, such as NO_VALIDATION_DATA."""
-    assigned = [node for file in FILES for node in parse(file).body if isinstance(node, ast.Assign)]
+    assigned = [node for file in FILES + STUDIES for node in parse(file).body if isinstance(node, ast.Assign)]
     found = {ast.unparse(node.targets[0]): node.value for node in assigned}
     return {name: text for name, node in found.items() if isinstance(node, ast.Constant) and (text := text_of(node))}
 
@@ -67,14 +67,14 @@ def constants():
 @cache
 def arguments():
     """The names of all arguments and fields of the package."""
-    nodes = [node for file in FILES for node in ast.walk(parse(file))]
+    nodes = [node for file in FILES + STUDIES for node in ast.walk(parse(file))]
     fields = {node.target.id for node in nodes if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)}
     return fields | {node.arg for node in nodes if isinstance(node, ast.arg | ast.keyword)}
 
 
 def raised():
     """Yield (place, text) for every text that the package raises."""
-    for file in FILES:
+    for file in FILES + STUDIES:
         for node in ast.walk(parse(file)):
             if not (isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args):
                 continue

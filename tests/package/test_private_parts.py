@@ -9,7 +9,7 @@ import runpy
 
 import pytest
 
-from .source import FILES, PACKAGE, name_of, parse
+from .source import FILES, PACKAGE, STUDIES, name_of, parse
 
 # Read without importing the package, which would fail with a less helpful message.
 PARTS = runpy.run_path(str(PACKAGE / "_private_parts.py"))["PRIVATE_PARTS"]
@@ -71,7 +71,7 @@ def used(tree):
 
 def own_names():
     """Names that the package defines: functions, classes, variables and attributes."""
-    for file in FILES:
+    for file in FILES + STUDIES:
         for node in ast.walk(parse(file)):
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
                 yield node.name
@@ -81,10 +81,10 @@ def own_names():
 
 def test_every_private_part_is_listed():
     """For attributes only the last name is compared: the type of their owner is not known here."""
-    own = set(own_names()) - {"_modules"}  # models/heads.py sets this one of a module of torch
+    own = set(own_names()) - {"_modules"}  # models/functional/heads.py sets this one of a module of torch
     listed = {part for name in PARTS for part in name.split(".") if private(part)}
     missing = set()
-    for file in FILES:
+    for file in FILES + STUDIES:
         for name in used(parse(file)):
             known = any(part.startswith(name) for part in PARTS) if "." in name else name in listed | own
             if not known:
@@ -94,8 +94,8 @@ def test_every_private_part_is_listed():
 
 def test_listed_parts_are_used():
     """A part that nothing uses any more leaves the list."""
-    sources = {name_of(file): file.read_text(encoding="utf-8") for file in FILES if file.name != "_private_parts.py"}
-    text = "\n".join(sources.values())
+    files = [file for file in FILES + STUDIES if file.name != "_private_parts.py"]
+    text = "\n".join(file.read_text(encoding="utf-8") for file in files)
     assert [name for name in PARTS if name.rpartition(".")[2] not in text] == []
 
 

@@ -12,10 +12,10 @@ import re
 
 import pytest
 
-from .source import FILES, PACKAGE, imported, name_of, parse
+from .source import FILES, PACKAGE, STUDIES, imported, name_of, parse
 
-# data ─► models ─► losses ─► bilevel ─► methods ─► estimators ─► report · cli · experiments; leaves know arrays and
-# tensors only. Each room lists the rooms that it may import.
+# data ─► models ─► losses ─► bilevel ─► methods ─► estimators ─► report · cli; leaves know arrays and tensors
+# only. Each room lists the rooms that it may import.
 LEAVES = {"metrics": set(), "selective": {"metrics"}, "posthoc": {"metrics"}, "plots": {"metrics", "selective"}}
 ROOMS = LEAVES | {
     "data": set(),
@@ -29,7 +29,6 @@ ROOMS = LEAVES | {
     "report": {"data", *LEAVES},
     "tables": {"bilevel", "data", "estimators", "methods", "metrics", "report", "selective"},
     "cli": {"methods", "posthoc", "report", "tables"},
-    "experiments": {"data", "models", "losses", "bilevel", "methods", "estimators", "report", *LEAVES},
 }
 FOLDERS = [file for file in FILES if file.name == "__init__.py"]
 
@@ -89,7 +88,7 @@ def test_a_private_import_is_noticed(line, private):
 def test_first_lines_say_what_files_are_for():
     """One sentence of at most 120 characters after the opening quotes, followed by an empty line."""
     wrong = []
-    for file in FILES:
+    for file in FILES + STUDIES:
         line, _, rest = (ast.get_docstring(parse(file), clean=False) or "").partition("\n")
         if not re.fullmatch(r"\S.{9,115}\.", line) or (rest.strip() and not rest.startswith("\n")):
             wrong.append((name_of(file), line))

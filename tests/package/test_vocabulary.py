@@ -41,8 +41,6 @@ TAKEN_OVER = {"optimizer", "colorbar", "linearize", "linearization"}
 """Words of PyTorch and Matplotlib, which keep their spelling."""
 SAME_QUANTITY = {"brier", "mmce", "nll", "sece"}
 """A metric and a loss of one quantity share its name."""
-SAME_COMMAND = {"ablate", "reproduce", "run", "sweep"}
-"""The commands of the experiments."""
 
 
 def public():
@@ -160,7 +158,7 @@ def test_public_names_have_british_spelling():
 def test_public_names_mean_one_thing():
     found = defaultdict(set)
     for module, name, value in public():
-        if inspect.isclass(value) or (inspect.isfunction(value) and name not in SAME_QUANTITY | SAME_COMMAND):
+        if inspect.isclass(value) or (inspect.isfunction(value) and name not in SAME_QUANTITY):
             found[name].add((getattr(value, "__module__", module), getattr(value, "__qualname__", name)))
     assert {name: homes for name, homes in found.items() if len(homes) > 1} == {}
 

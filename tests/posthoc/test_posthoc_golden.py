@@ -49,7 +49,7 @@ def test_the_temperature_of_a_real_network(vgg):
 
 def test_the_benchmark_gives_records_with_a_verdict(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT))
-    posthoc = pytest.importorskip("benchmarks.posthoc")
+    posthoc = pytest.importorskip("studies.benchmarks.posthoc")
     monkeypatch.setattr(posthoc, "SEEDS", (0, 1))
     (record,) = posthoc.run("synthetic-beta/platt")
     assert {"name", "value", "target", "holds", "ours", "peers", "interval"} <= set(record)

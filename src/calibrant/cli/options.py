@@ -45,6 +45,9 @@ class RecipeName(StrEnum):
     paper = "paper"
 
 
+Decimal = Annotated[str, typer.Option(help="Decimal mark of numbers in text files: a point or a comma.")]
+Thousands = Annotated[str, typer.Option(help="Mark between thousands in text files.", show_default="none")]
+Encoding = Annotated[str, typer.Option(help="Encoding of text files, such as cp1252.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds, starting at 0.")]
 FirstSeed = Annotated[int, typer.Option(min=0, help="The first seed.")]
 Out = Annotated[Path, typer.Option(file_okay=False, help="Folder for results, figures and report.")]

@@ -151,7 +151,7 @@ def spread(args: Iterable[str], lists: Iterable[str], is_argument: Callable[[str
 
 
 def experiment(group: typer.Typer, name: str, function: str) -> Callable[[Callable[..., dict[str, Any] | None]], Any]:
-    """Add a command that passes its options to `calibrant.experiments.<function>`; see `call`.
+    """Add a command that passes its options to `studies.<function>`; see `call`.
 
     The decorated function declares the options. It can return values that replace some of them.
     """
@@ -173,7 +173,7 @@ def _plain(option: Any) -> Any:
 
 
 def call(function: str, **arguments: Any) -> None:
-    """Run `calibrant.experiments.<module>.<name>`, and print the path of its result and the time it took.
+    """Run `studies.<module>.<name>`, and print the path of its result and the time it took.
 
     The module is imported here, so that `calibrant --help` need not wait for torch. The function returns a text to
     print, the path of the file that it wrote, or None. The packages that a report needs are checked before training.
@@ -185,7 +185,7 @@ def call(function: str, **arguments: Any) -> None:
     begin = time.perf_counter()
     try:
         with notes_at_once():
-            result = getattr(importlib.import_module(f"calibrant.experiments.{module}"), name)(**arguments)
+            result = getattr(importlib.import_module(f"studies.{module}"), name)(**arguments)
     except KeyboardInterrupt:
         typer.echo("Interrupted. Run the same command again to continue.", err=True)
         raise typer.Exit(130) from None

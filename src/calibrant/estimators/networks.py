@@ -14,7 +14,7 @@ from calibrant.methods import Fitted, Mixture
 from calibrant.methods.blend import Blend
 from calibrant.methods.fitted import network_module
 from calibrant.methods.tabular import Rotated
-from calibrant.models.embeddings import EmbeddingLayer, FromZero, Periodic, PiecewiseLinear
+from calibrant.models.architectures.mlp import EmbeddingLayer, FromZero, Periodic, PiecewiseLinear
 
 _ROWS = 2048
 """Rows per forward pass; few enough that the values between layers stay in the cache."""

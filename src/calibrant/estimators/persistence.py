@@ -36,7 +36,6 @@ _METHOD, _MODEL, _SCALING, _ENCODER, _HELD_OUT = "method", "model_", "scaling_",
 _PROJECTION = "projection_"
 _COLUMNS = 10_000
 """Up to this many inputs, a network is tried; for more, its file must hold a parameter for each input."""
-POOLS = ("probs", "logits")
 OTHERS: dict[str, type[Forest] | type[Line] | type[MeanTrees]] = {
     "trees": Forest,
     "linear": Line,
@@ -133,28 +132,19 @@ def _plain_projection(projection: Projection | None) -> tuple[np.ndarray, ...] |
 def _plain_model(model: Mixture | Blend) -> dict[str, Any]:
     """Convert a classifier of frozen members to arrays, numbers and text."""
     if isinstance(model, Mixture):
-        return {
-            "networks": [to_tree(network.module) for network in model.networks],
-            "temperature": float(model.temperature),
-            "bias": None if model.bias is None else model.bias.numpy(),
-            "lapse": float(model.lapse),
-            "pool": model.pool,
-            "shares": model.shares,
-        }
+        return {"networks": [to_tree(network.module) for network in model.networks], **model.link}
     others = {name: {f.name: getattr(own, f.name) for f in fields(own)} for name, own in model.others.items()}  # type: ignore[arg-type]
     mixture = None if model.mixture is None else _plain_model(model.mixture)
     return {"mixture": mixture, "others": others, "pool": model.pool._asdict()}
 
 
-def _model(*, pool: Any, **parts: Any) -> Mixture | Blend:
+def _model(**parts: Any) -> Mixture | Blend:
     if "others" in parts:
         others = {name: OTHERS[name](**own) for name, own in parts["others"].items()}
         mixture = None if parts["mixture"] is None else _model(**parts["mixture"])
         assert mixture is None or isinstance(mixture, Mixture)
-        return Blend(mixture, others, Pool(**pool))
-    bias = parts.pop("bias")
-    networks = tuple(Frozen(from_tree(network)) for network in parts.pop("networks"))
-    return Mixture(networks, bias=None if bias is None else torch.from_numpy(bias), pool=pool, **parts)
+        return Blend(mixture, others, Pool(**parts["pool"]))
+    return Mixture.of_link(tuple(Frozen(from_tree(network)) for network in parts.pop("networks")), **parts)
 
 
 def _check(classifier: Any) -> None:
@@ -180,16 +170,8 @@ def _check(classifier: Any) -> None:
         mixture = model.mixture
     if mixture is None:
         return
-    if not (mixture.temperature > 0 and 0 <= mixture.lapse <= 1):
-        raise ValueError("temperature or lapse is out of range")
     if mixture.bias is not None and mixture.bias.shape != (classes,):
         raise ValueError(f"bias must have one entry for each of {classes} classes, not shape {(*mixture.bias.shape,)}")
-    if mixture.pool not in POOLS:
-        raise ValueError(f"pool must be one of {', '.join(map(repr, POOLS))}, not {mixture.pool!r}")
-    if not mixture.networks:
-        raise ValueError("at least one network is needed")
-    if mixture.shares is not None and (len(mixture.shares) != len(mixture.networks) or min(mixture.shares) <= 0):
-        raise ValueError("shares must have a positive number for each network")
     for network in mixture.networks:
         if features > max(_COLUMNS, sum(own.numel() for own in network.module.parameters())):
             raise ValueError(f"a network has too few parameters for {features} inputs")

@@ -23,7 +23,7 @@ from calibrant.methods.base import Method
 from calibrant.methods.fitted import Fitted
 from calibrant.methods.part import Part
 from calibrant.methods.task import Task, streams, total_steps
-from calibrant.models.given import leading_parameter
+from calibrant.models.functional.user_modules import leading_parameter
 
 STRIDE = 5
 """Training steps between two updates of the average."""

@@ -36,8 +36,8 @@ from calibrant.methods.safeguards import Interruptible, Opening, Progress, Resum
 from calibrant.methods.task import Model, Task, Unchanged
 from calibrant.methods.trained import Trained
 from calibrant.methods.watching import Watcher
-from calibrant.models.given import check_module, copied, unwrapped
-from calibrant.models.seeding import generators_restored
+from calibrant.models.functional.global_state import generators_restored
+from calibrant.models.functional.user_modules import check_module, copied, unwrapped
 
 
 def fit(

@@ -15,8 +15,8 @@ from calibrant._inputs import shareable
 from calibrant.bilevel import Solution
 from calibrant.data.batch import map_tensors
 from calibrant.methods.part import Part
-from calibrant.models.given import copied
-from calibrant.models.stacked import MeanPerceptron, Perceptron
+from calibrant.models.architectures.stacked import MeanPerceptron, Perceptron
+from calibrant.models.functional.user_modules import copied
 
 
 class Fitted:
@@ -91,6 +91,27 @@ class Mixture(Fitted):
     failure: str | None = None
     shares: tuple[float, ...] | None = None
     """The weight of each network in the mean; None: equal weights."""
+
+    @property
+    def link(self) -> dict[str, Any]:
+        """All values but the networks, as plain numbers and arrays for files."""
+        bias = None if self.bias is None else self.bias.cpu().numpy()
+        numbers = {"temperature": float(self.temperature), "lapse": float(self.lapse)}
+        return {**numbers, "bias": bias, "pool": self.pool, "shares": self.shares}
+
+    @classmethod
+    def of_link(cls, networks: tuple[Any, ...], *, bias: np.ndarray | None, **link: Any) -> Mixture:
+        """The inverse of :attr:`link`; values out of range raise an error."""
+        mixture = cls(networks, bias=None if bias is None else torch.from_numpy(bias), **link)
+        if not (mixture.temperature > 0 and 0 <= mixture.lapse <= 1):
+            raise ValueError("temperature or lapse is out of range")
+        if mixture.pool not in ("probs", "logits"):
+            raise ValueError(f"pool must be one of 'probs', 'logits', not {mixture.pool!r}")
+        if not networks:
+            raise ValueError("at least one network is needed")
+        if mixture.shares is not None and (len(mixture.shares) != len(networks) or min(mixture.shares) <= 0):
+            raise ValueError("shares must have a positive number for each network")
+        return mixture
 
     def probs(self, inputs: Any) -> Tensor:
         if self.pool == "logits":

@@ -9,10 +9,7 @@ from scipy.optimize import minimize
 from scipy.special import expit, logit, softmax
 
 from calibrant.data.copies import independent_size
-from calibrant.methods.pool import even_share, least_lapse, probabilities
-
-_RARE = -6.0
-"""Prior log-odds of a lapse: 0.25 %."""
+from calibrant.methods.pool import RARE, even_share, lapsing_loss, least_lapse
 
 
 class LastStep(NamedTuple):
@@ -51,25 +48,20 @@ def fit_last_step(
     groups : (n,), optional; a group number per sample. Samples of one group count as fewer independent samples
     spread, lapse_spread : standard deviations of the priors
     """
-    rows, count = np.arange(len(labels)), logits.shape[1]
+    count = logits.shape[1]
     share = np.ones(len(labels)) if weights is None else weights
     size = independent_size(labels, softmax(logits, axis=1), groups) * even_share(share)
     share = share * (size / share.sum())
-    centre = np.concatenate([[0.0, _RARE], np.zeros(count)])
+    centre = np.concatenate([[0.0, RARE], np.zeros(count)])
     scale = np.concatenate([[spread, lapse_spread], np.full(count, spread)])
 
     def cost(values: np.ndarray) -> tuple[float, np.ndarray]:
-        scaled, lapse = logits * np.exp(-values[0]), expit(values[1])
-        probs = probabilities(scaled + values[2:])
-        own = probs[rows, labels]
-        mixed = (1 - lapse) * own + lapse / count
-        slope = probs
-        slope[rows, labels] -= 1
-        slope *= (share * (1 - lapse) * own / mixed)[:, None]
-        to_lapse = -lapse * (1 - lapse) * (share @ ((1 / count - own) / mixed))
+        scaled = logits * np.exp(-values[0])
+        loss, slope, to_lapse = lapsing_loss(scaled + values[2:], labels, share, expit(values[1]))
         away = (values - centre) / scale
-        value = 0.5 * away @ away - share @ np.log(mixed)
-        return value, away / scale + np.concatenate([[-(slope * scaled).sum(), to_lapse], slope.sum(0)])
+        return 0.5 * away @ away + loss, away / scale + np.concatenate(
+            [[-(slope * scaled).sum(), to_lapse], slope.sum(0)]
+        )
 
     bounds = [(-3.0, 3.0), (logit(least_lapse(size, count)), 3.0)] + [(-3.0, 3.0)] * count
     best = minimize(cost, centre, jac=True, method="L-BFGS-B", bounds=bounds)

@@ -18,8 +18,8 @@ from calibrant.data.items import arguments
 from calibrant.data.loaders import LoaderStream
 from calibrant.data.streams import Stream, TensorStream, as_array, as_tensors, is_pair
 from calibrant.methods.part import Part, joined_inputs
-from calibrant.models.given import leading_parameter
-from calibrant.models.outputs import accepted_names, positional_names
+from calibrant.models.functional.network import accepted_names, positional_names
+from calibrant.models.functional.user_modules import leading_parameter
 
 _NOT_LOADERS = (str, bytes, Mapping, tuple, Tensor, np.ndarray, Iterator)
 """Iterable types that are not loaders."""

@@ -21,24 +21,13 @@ from calibrant.bilevel.variables.logits import describe
 from calibrant.methods.confidence_map import Mapped
 from calibrant.methods.fitted import Fitted, Mixture, Recalibrated
 from calibrant.methods.freezing import head_of
-from calibrant.models.given import copied, leading_parameter
-from calibrant.models.outputs import call, logits_of, takes_by_name
-from calibrant.models.seeding import generators_restored
+from calibrant.models.functional.global_state import generators_restored
+from calibrant.models.functional.network import call, logits_of, takes_by_name
+from calibrant.models.functional.user_modules import copied, leading_parameter
 from calibrant.posthoc.temperature import Temperature
 
-
-class Link(NamedTuple):
-    """How the logits z of the networks become probabilities: ``q(z) = (1 − λ)·softmax(z/T + b) + λ/C``.
-
-    ``after`` are further steps on the logarithm of the mean, in order: temperatures and confidence maps.
-    """
-
-    temperature: float
-    bias: Tensor | None
-    lapse: float
-    pool: str
-    shares: tuple[float, ...] | None
-    after: tuple[float | LogitMap, ...] = ()
+Steps = tuple[float | LogitMap, ...]
+"""What follows the logarithm of a mean of networks, in order: temperatures and confidence maps."""
 
 
 class Form(NamedTuple):
@@ -54,15 +43,16 @@ class Form(NamedTuple):
     """The number of logits; None in files of older versions."""
 
 
-def link_of(fitted: Fitted) -> Link:
-    """The last steps of a classifier. Raise an error if they cannot be written as a torch module."""
+def mean_and_steps(fitted: Fitted) -> tuple[Mixture, Steps]:
+    """The mean of the networks and what follows. Raise an error if it cannot be written as a torch module."""
     if isinstance(fitted, Mixture):
-        return Link(float(fitted.temperature), fitted.bias, float(fitted.lapse), fitted.pool, fitted.shares)
-    step = temperature_of(fitted)
+        return fitted, ()
+    step: float | LogitMap | None = temperature_of(fitted)
+    if step is None and isinstance(fitted, Mapped) and isinstance(fitted.map, LogitMap):
+        step = fitted.map
     if step is not None:
-        return _followed(link_of(fitted.model), step)  # type: ignore[attr-defined]
-    if isinstance(fitted, Mapped) and isinstance(fitted.map, LogitMap):
-        return _followed(link_of(fitted.model), fitted.map)
+        mean, steps = mean_and_steps(fitted.model)  # type: ignore[attr-defined]
+        return mean, (*steps, step)
     name = type(fitted.calibrator if isinstance(fitted, Recalibrated) else fitted).__name__
     raise ValueError(
         f"{name} has no form as a torch module. Use probs(…) for calibrated probabilities, or modules for the "
@@ -77,10 +67,6 @@ def temperature_of(fitted: Fitted) -> float | None:
     if isinstance(fitted, Mapped) and isinstance(fitted.map, LogitMap) and not fitted.map.hidden:
         return 1 / fitted.map.factor
     return None
-
-
-def _followed(link: Link, step: float | LogitMap) -> Link:
-    return link._replace(after=(*link.after, step))
 
 
 def form_of(model: nn.Module, inputs: Any, head: str | None = None) -> Form:
@@ -104,17 +90,18 @@ def _form_of(twin: nn.Module, inputs: Any, head: str | None) -> Form:
     return Form(_foldable(twin, inputs, logits, head), names, kind, logits.shape[1])
 
 
-def plain_module(link: Link, networks: Sequence[nn.Module], form: Form) -> nn.Module:
+def plain_module(fitted: Fitted, networks: Sequence[nn.Module], form: Form) -> nn.Module:
     """One module in evaluation mode; the softmax of its output gives the classifier's probabilities."""
-    bias = link.bias
-    scales = [step for step in link.after if isinstance(step, float)]
-    if len(networks) == 1 and not link.lapse and form.head is not None and len(scales) == len(link.after):
+    mean, steps = mean_and_steps(fitted)
+    bias = mean.bias
+    scales = [step for step in steps if isinstance(step, float)]
+    if len(networks) == 1 and not mean.lapse and form.head is not None and len(scales) == len(steps):
         twin = copied(networks[0]).eval()
         head = twin.get_submodule(form.head)
         if bias is None or bool((bias == 0).all()) or head.bias is not None:
-            _scale(head, link.temperature, bias, math.prod(scales))
+            _scale(head, float(mean.temperature), bias, math.prod(scales))
             return twin
-    return _graph(link, networks, form)
+    return _graph(mean, steps, networks, form)
 
 
 def _foldable(model: nn.Module, inputs: Any, logits: Tensor, name: str | None) -> str | None:
@@ -145,14 +132,14 @@ def _scale(head: Any, temperature: float, bias: Tensor | None, after: float) -> 
             head.bias.div_(after)
 
 
-def _graph(link: Link, networks: Sequence[nn.Module], form: Form) -> fx.GraphModule:
+def _graph(mixture: Mixture, steps: Steps, networks: Sequence[nn.Module], form: Form) -> fx.GraphModule:
     """The networks and the last steps as a graph that torch can run, save, script and export without calibrant."""
     root, graph = nn.Module(), fx.Graph()
     root.networks = nn.ModuleList(map(copied, networks))
     like = leading_parameter(networks[0])
     given = [graph.placeholder(name) for name in form.names or ("inputs",)]
     by_name: dict[str, Any] = dict(zip(form.names or (), given, strict=False))
-    shares = link.shares or (1.0,) * len(networks)
+    shares = mixture.shares or (1.0,) * len(networks)
 
     def step(function: Any, *args: Any) -> fx.Node:
         return graph.call_function(function, args)
@@ -160,33 +147,33 @@ def _graph(link: Link, networks: Sequence[nn.Module], form: Form) -> fx.GraphMod
     def calibrated(z: fx.Node) -> fx.Node:
         """``z/T + b``, or log ``q(z)`` if there is a lapse rate."""
         z = step(torch.div, z, graph.get_attr("temperature"))
-        if link.bias is not None:
+        if mixture.bias is not None:
             z = step(torch.add, z, graph.get_attr("bias"))
-        if not link.lapse:
+        if not mixture.lapse:
             return z
-        probs = step(torch.mul, step(torch.softmax, z, -1), 1 - link.lapse)
+        probs = step(torch.mul, step(torch.softmax, z, -1), 1 - mixture.lapse)
         return step(torch.log, step(torch.add, probs, graph.get_attr("floor")))
 
-    root.register_buffer("temperature", like.new_tensor(link.temperature))
-    if link.bias is not None:
-        root.register_buffer("bias", link.bias.to(like))
-    if link.lapse:
-        root.register_buffer("floor", like.new_tensor(link.lapse / _classes(networks, form)))
+    root.register_buffer("temperature", like.new_tensor(float(mixture.temperature)))
+    if mixture.bias is not None:
+        root.register_buffer("bias", mixture.bias.to(like))
+    if mixture.lapse:
+        root.register_buffer("floor", like.new_tensor(mixture.lapse / _classes(networks, form)))
     mean: fx.Node | None = None
     for position, share in enumerate(shares):
         name = f"networks.{position}"
         output = graph.call_module(name, (), by_name) if by_name else graph.call_module(name, (given[0],))
         own = _logits(step, output, form.output)
-        if link.pool == "probs" and len(networks) > 1:
+        if mixture.pool == "probs" and len(networks) > 1:
             own = step(torch.softmax, calibrated(own), -1)
         own = step(torch.mul, own, share / sum(shares)) if len(networks) > 1 else own
         mean = own if mean is None else step(torch.add, mean, own)
     assert mean is not None
-    if link.pool == "probs" and len(networks) > 1:
+    if mixture.pool == "probs" and len(networks) > 1:
         mean = step(torch.log, mean)
     else:
         mean = calibrated(mean)
-    for position, own_step in enumerate(link.after):
+    for position, own_step in enumerate(steps):
         name = f"after_{position}"
         if isinstance(own_step, LogitMap):
             mean = _inlined(graph, root, name, PlainMap(own_step, _classes(networks, form), like), mean)

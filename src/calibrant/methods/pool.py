@@ -21,7 +21,7 @@ from calibrant.data.copies import independent_size
 
 FLOOR = -23.0
 """Lower bound for log-probabilities (1e-10): one member that rounds to zero must not outweigh all others."""
-_RARE = -6.0
+RARE = -6.0
 """Prior log-odds of a lapse: 0.25 %."""
 
 _ODDS = 10.0
@@ -63,6 +63,24 @@ def probabilities(scores: np.ndarray) -> np.ndarray:
     scores -= scores.max(axis=1, keepdims=True)
     scores -= np.log(np.exp(scores).sum(axis=1, keepdims=True))
     return np.exp(scores, out=scores)
+
+
+def lapsing_loss(
+    scores: np.ndarray, labels: np.ndarray, share: np.ndarray, lapse: float
+) -> tuple[float, np.ndarray, float]:
+    """``−Σ share·log q_label`` for ``q = (1 − λ)·softmax(scores) + λ/C``, and its slopes.
+
+    The slopes are those in the scores, (n, C), which are written over, and in the log-odds of λ.
+    """
+    rows, classes = np.arange(len(labels)), scores.shape[1]
+    probs = probabilities(scores)
+    own = probs[rows, labels]
+    mixed = (1 - lapse) * own + lapse / classes
+    slope = probs  # d(−log softmax)/d scores, row by row
+    slope[rows, labels] -= 1
+    slope *= (share * (1 - lapse) * own / mixed)[:, None]
+    to_lapse = -lapse * (1 - lapse) * (share @ ((1 / classes - own) / mixed))
+    return -float(share @ np.log(mixed)), slope, to_lapse
 
 
 def bounded(log_probs: np.ndarray) -> np.ndarray:
@@ -179,8 +197,7 @@ class Objective:
     ) -> None:
         members, _, classes = evidence.shape
         self.evidence, self.prior, self.labels, self.share = evidence, prior, labels, share
-        self.rows = np.arange(len(labels))
-        self.centre = np.concatenate([np.full(members, 1 / members), np.full(1, _RARE), np.zeros(classes)])
+        self.centre = np.concatenate([np.full(members, 1 / members), np.full(1, RARE), np.zeros(classes)])
         each, bias, lapse = spreads
         scales = np.full(members, each / np.sqrt(members)), np.full(1, lapse), np.full(classes, bias)
         self.scale = np.concatenate(scales)
@@ -230,19 +247,11 @@ class Objective:
         return found if found >= _LEAST_TRUST else 0.0
 
     def __call__(self, values: np.ndarray) -> tuple[float, np.ndarray]:
-        members, _, classes = self.evidence.shape
-        lapse = expit(values[members])
+        members = len(self.evidence)
         scores = np.tensordot(values[:members], self.evidence, axes=1)
         scores += self.prior
         scores += values[members + 1 :]
-        probs = probabilities(scores)
-        own = probs[self.rows, self.labels]
-        mixed = (1 - lapse) * own + lapse / classes
-        slope = probs  # d(−log p)/d scores, row by row
-        slope[self.rows, self.labels] -= 1
-        slope *= (self.share * (1 - lapse) * own / mixed)[:, None]
+        loss, slope, to_lapse = lapsing_loss(scores, self.labels, self.share, expit(values[members]))
         to_weights = np.tensordot(self.evidence, slope, axes=([1, 2], [0, 1]))
-        to_lapse = -lapse * (1 - lapse) * (self.share @ ((1 / classes - own) / mixed))
         against, gradient = self.penalty(values)
-        cost = against.sum() - self.share @ np.log(mixed)
-        return float(cost), gradient + np.concatenate([to_weights, [to_lapse], slope.sum(0)])
+        return float(against.sum() + loss), gradient + np.concatenate([to_weights, [to_lapse], slope.sum(0)])

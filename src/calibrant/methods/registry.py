@@ -49,4 +49,4 @@ METHODS: dict[str, Entry] = {
 }
 """``self-calibrated`` uses plain networks, because the data sets of the first paper have two columns and its results
 were measured that way. On tables, the networks embed columns and are members of a pool
-(:mod:`calibrant.experiments.tables`)."""
+(:mod:`studies.tables`)."""

@@ -18,7 +18,7 @@ from calibrant.bilevel.running.checkpoints import load_run, save_run
 from calibrant.bilevel.running.run import Run
 from calibrant.methods.watching import Watcher
 from calibrant.metrics import nll
-from calibrant.models.seeding import generators_restored
+from calibrant.models.functional.global_state import generators_restored
 
 INTERRUPTED = "interrupted"
 """The reason of an interrupted run in ``Solution.reasons``."""

@@ -21,7 +21,7 @@ from calibrant.methods.confidence_map import Mapped
 from calibrant.methods.fitted import Fitted, Mixture, Recalibrated
 from calibrant.methods.plain_modules import Form
 from calibrant.methods.trained import Calculated, Trained
-from calibrant.models.given import check_module, copied, unwrapped
+from calibrant.models.functional.user_modules import check_module, copied, unwrapped
 from calibrant.posthoc.persistence import build_calibrator, calibrator_parts
 
 KIND, WITH_MAP = "Trained", "TrainedWithMap"
@@ -57,13 +57,6 @@ def save_trained(trained: Trained, path: str | os.PathLike[str]) -> None:
             "save needs networks and their means, with one calibrator and one confidence map; got a "
             f"{type(trained.fitted).__name__} of a {type(fitted).__name__}."
         )
-    state = {
-        "temperature": float(fitted.temperature),
-        "bias": None if fitted.bias is None else fitted.bias.cpu().numpy(),
-        "lapse": float(fitted.lapse),
-        "pool": fitted.pool,
-        "shares": fitted.shares,
-    }
     FORMAT.write(
         path,
         KIND if learned is None else WITH_MAP,
@@ -73,7 +66,7 @@ def save_trained(trained: Trained, path: str | os.PathLike[str]) -> None:
         n_classes=trained.form.n_classes,
         map=learned,
         map_first=map_first,
-        state=pack(state, "state", arrays),
+        state=pack(fitted.link, "state", arrays),
         calibrator=calibrator,
         extras=_packed(trained.extras, "extras", arrays),
     )
@@ -93,12 +86,7 @@ def load_trained(path: str | os.PathLike[str], model: nn.Module) -> Trained:
 
     def build(kind: type, header: dict[str, Any], arrays: Arrays) -> Trained:
         extras = {name: _tensors(unpack(tree, arrays)) for name, tree in header["extras"].items()}
-        state = unpack(header["state"], arrays)
-        bias = state.pop("bias")
-        networks = tuple(Calculated(module) for module in modules)
-        mean = Mixture(networks, bias=None if bias is None else torch.from_numpy(bias), **state)
-        if not (mean.temperature > 0 and 0 <= mean.lapse <= 1 and mean.pool in ("probs", "logits")):
-            raise ValueError("temperature, lapse or pool is out of range")
+        mean = Mixture.of_link(tuple(map(Calculated, modules)), **unpack(header["state"], arrays))
         steps: list[Callable[[Fitted], Fitted]] = []
         if header["calibrator"] is not None:
             calibrator = build_calibrator(header["calibrator"], arrays)

@@ -23,9 +23,9 @@ from calibrant.data.streams import as_array
 from calibrant.methods.checks import processing
 from calibrant.methods.fitted import Fitted
 from calibrant.methods.loaded import is_loader
-from calibrant.methods.plain_modules import Form, link_of, plain_module, temperature_of
-from calibrant.models.given import leading_parameter
-from calibrant.models.outputs import accepted_names, call, logits_of, positional_names
+from calibrant.methods.plain_modules import Form, plain_module, temperature_of
+from calibrant.models.functional.network import accepted_names, call, logits_of, positional_names
+from calibrant.models.functional.user_modules import leading_parameter
 
 ROWS = 4096
 """Samples per forward pass for inputs in memory."""
@@ -95,7 +95,7 @@ class Trained(Fitted):
         and its head includes the temperature, so your class can load its ``state_dict()``. Several networks, a network
         with a confidence map, or one without a linear head become a ``torch.fx.GraphModule`` that returns logits.
         """
-        return plain_module(link_of(self.fitted), self.modules, self.form)
+        return plain_module(self.fitted, self.modules, self.form)
 
     @property
     def temperature(self) -> float | None:

@@ -1,7 +1,0 @@
-"""Experiments of the first paper (Sanguin et al. 2024): table and figures, grid search, and ablation."""
-
-from calibrant.experiments.bo4sc.ablation import run as ablate
-from calibrant.experiments.bo4sc.grid import run as sweep
-from calibrant.experiments.bo4sc.study import reproduce
-
-__all__ = ["ablate", "reproduce", "sweep"]

@@ -1,5 +1,0 @@
-"""The experiment on tables: every method on every table of a folder, compared with other libraries."""
-
-from calibrant.experiments.tables.study import run
-
-__all__ = ["run"]

@@ -1,0 +1,71 @@
+"""The measuring tools of the benchmarks: medians of interleaved repeats, and records with a target."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from calibrant.report.results import Record, machine, read_results, versions, write_results
+
+RESULTS = Path("results/bench.json")
+
+
+def record(name: str, value: float, target: float, **details: Any) -> Record:
+    """Return the record of one claim, which holds if ``value`` is at most ``target``."""
+    return {"name": name, "value": value, "target": target, "holds": bool(value <= target), **details}
+
+
+def medians(jobs: dict[str, Callable[[], Any]], *, repeats: int, warmups: int = 1) -> dict[str, float]:
+    """Return the median seconds of each job. Jobs take turns, so that a slow moment affects all of them."""
+    for job in jobs.values():
+        for _ in range(warmups):
+            job()
+    seconds: dict[str, list[float]] = {name: [] for name in jobs}
+    for _ in range(repeats):
+        for name, job in jobs.items():
+            begin = time.perf_counter()
+            job()
+            seconds[name].append(time.perf_counter() - begin)
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def write(path: Path, records: list[Record]) -> None:
+    """Write a result file; its existing records with other names are kept, with the machine they came from."""
+    stamped = [{**r, "machine": machine(), "versions": versions()} for r in records]
+    kept = []
+    if path.exists():
+        fresh = {r["name"] for r in records}
+        kept = [r for r in read_results(path).records if r["name"] not in fresh]
+    write_results(path, {"command": "python -m studies.benchmarks"}, kept + stamped)
+
+
+def show(records: list[Record]) -> str:
+    """Return the records as a table."""
+    lines = [f"{'':4}{'value':>10} {'target':>10}  name"]
+    for r in records:
+        if r["value"] is None:  # could not be measured here; the record says why
+            lines.append(f"{'-':4}{'':21}  {r['name']}: {r.get('note', '')}")
+        else:
+            verdict = "ok" if r["holds"] else "NO"
+            lines.append(f"{verdict:4}{r['value']:10.3f} {r['target']:10.3f}  {r['name']}")
+    return "\n".join(lines)
+
+
+def markdown(records: list[Record]) -> str:
+    """Return the records as a Markdown table; a group with many rows (names like ``group/case``) is summarised."""
+    rows = ["| what | measured | target |", "|---|---|---|"]
+    many: dict[str, list[bool]] = {}
+    for r in records:
+        group = r["name"].partition("/")[0]
+        if r["value"] is None:
+            continue
+        if group == "posthoc":
+            many.setdefault(group, []).append(r["holds"])
+        else:
+            rows.append(f"| {r['name']} | {r['value']:.3g} | ≤ {r['target']:g} |")
+    claim = "cases where held-out NLL is not shown worse than the best peer's"
+    rows += [f"| {group}: {claim} | {sum(h)} | of {len(h)} |" for group, h in many.items()]
+    return "\n".join(rows)

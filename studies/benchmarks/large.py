@@ -1,0 +1,108 @@
+"""Peak memory of the classifier on large tables, each fitted in a separate process.
+
+Networks train for one epoch, because memory does not depend on the number of epochs. ``python -m
+studies.benchmarks.large CASE [ROWS]`` fits one case, by default with all rows, prints its record as JSON, and adds it
+to ``results/bench.json``. The record's name contains the number of rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibrant import SelfCalibratedClassifier
+from studies.benchmarks.harness import RESULTS, Record, record, write
+from studies.benchmarks.peak_memory import peak, resident
+
+GIGABYTES = 16.0
+COLUMNS = 30
+TOWNS = np.array(["Bern", "Genf", "Köln", "Paris", "Rom", "Wien", None], dtype=object)
+
+
+def numbers(rows: int) -> tuple[Any, np.ndarray]:
+    """Normal inputs; the class depends on the first one and on noise."""
+    random = np.random.default_rng(0)
+    X = random.normal(size=(rows, COLUMNS))
+    return X, (X[:, 0] + random.normal(size=rows) > 0).astype(int)
+
+
+def frame(rows: int) -> tuple[Any, np.ndarray]:
+    """The same with missing values, two columns of text and one of dates."""
+    import pandas as pd
+
+    random = np.random.default_rng(1)
+    X, y = numbers(rows)
+    X[::10, 1] = np.nan
+    table = pd.DataFrame(X[:, 3:], columns=[f"x{k}" for k in range(3, COLUMNS)])
+    table["town"] = TOWNS[random.integers(0, len(TOWNS), rows)]
+    table["class"] = np.where(X[:, 0] > 0, "upper", "lower")
+    table["since"] = pd.Timestamp("2020-01-01") + pd.to_timedelta(random.integers(0, 1000, rows), unit="D")
+    return table, y
+
+
+def classes(rows: int) -> tuple[Any, np.ndarray]:
+    """A thousand classes, each around its own centre."""
+    random = np.random.default_rng(2)
+    y = np.arange(rows) % 1000
+    return random.normal(size=(1000, COLUMNS))[y] * 3 + random.normal(size=(rows, COLUMNS)), y
+
+
+CASES = {
+    "numbers": ("30 numbers", numbers, 1_000_000),
+    "frame": ("27 numbers, 2 texts and a date", frame, 1_000_000),
+    "classes": ("30 numbers, 1,000 classes", classes, 20_000),
+}
+"""What the columns hold, the function that draws the rows, and their number."""
+
+
+def run() -> list[Record]:
+    """One fit of each case."""
+    return [_alone(case) for case in CASES]
+
+
+def _alone(case: str) -> Record:
+    call = [sys.executable, "-m", "studies.benchmarks.large", case, "--print-only"]
+    done = subprocess.run(call, capture_output=True, text=True, check=True)
+    found: Record = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def measure(case: str, rows: int | None = None) -> Record:
+    """Fit one case in this process, and return the record of its peak memory."""
+    columns, make, usual = CASES[case]
+    X, y = make(rows or usual)
+    before, begin, worked = resident(), time.perf_counter(), time.process_time()
+    classifier = SelfCalibratedClassifier(epochs=1, random_state=0, device="cpu").fit(X, y)
+    return record(
+        f"SelfCalibratedClassifier, {len(y):,} rows × {columns}, one epoch, peak gigabytes",
+        peak() / 1024,
+        GIGABYTES,
+        before_gigabytes=before / 1024,
+        seconds=time.perf_counter() - begin,
+        processor_seconds=time.process_time() - worked,
+        members=classifier.members_,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("case", choices=CASES)
+    parser.add_argument("rows", nargs="?", type=int, help="the number of rows; default: all")
+    parser.add_argument("--out", type=Path, default=RESULTS, help="the result file")
+    parser.add_argument("--print-only", action="store_true", help="do not write to the result file")
+    arguments = parser.parse_args()
+    found = measure(arguments.case, arguments.rows)
+    if not arguments.print_only:
+        write(arguments.out, [found])
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

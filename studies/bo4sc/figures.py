@@ -1,0 +1,201 @@
+"""Figures 1 to 3 of the first paper: collect their numbers from trained models, and draw them from these numbers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibrant._whole import write_text_whole
+from calibrant.plots import (
+    ConfidenceHistogramDisplay,
+    ConfidenceMap,
+    ConfidenceMapDisplay,
+    ModelsDisplay,
+    ReliabilityDisplay,
+    WeightHistoryDisplay,
+    WeightMapDisplay,
+    prepare_confidence_histogram,
+    prepare_reliability,
+    prepare_weight_history,
+    style,
+)
+from studies.common.records import Prepared, misclassified, predict, reference
+from studies.common.runs import FinishedRun
+from studies.common.store import BESIDE, Store
+
+SHOWN = ("standard", "isotonic", "bo4sc", "self-calibrated")
+"""The paper's three methods and ours."""
+MAP_SET, RELIABILITY_SET, WEIGHTS_SET = "blobs-1.7", "spirals-3.5", "blobs-1.7"
+HISTORY_ROWS = 60
+TRUTH = "exact posterior"
+THRESHOLD = 0.9
+
+Numbers = dict[str, Any]
+
+
+def collect(run: FinishedRun[Prepared]) -> Numbers:
+    """The figure data of one run; empty if the run failed or no figure shows it."""
+    numbers: Numbers = {}
+    if run.method not in SHOWN or run.fitted.failure:
+        return numbers
+    dataset = run.prepared.dataset
+    if dataset == MAP_SET:
+        numbers["map"] = confidence_maps({run.method: run})
+    if dataset == RELIABILITY_SET:
+        numbers["reliability"] = reliabilities({run.method: run})
+    if dataset == WEIGHTS_SET and run.method == "bo4sc":
+        numbers["weights"] = weight_history(run)
+    return numbers
+
+
+def of_store(store: Store) -> Numbers:
+    """The data of all figures, from the lowest seed that has any; models in the order of ``SHOWN``."""
+    lines = [line for line in store.current.values() if BESIDE in line]
+    first = min((line["key"]["seed"] for line in lines), default=0)
+    lines = [line for line in lines if line["key"]["seed"] == first]
+    numbers: Numbers = {}
+    for line in sorted(lines, key=lambda line: SHOWN.index(line["key"]["method"])):
+        for figure, own in line[BESIDE].items():
+            whole = numbers.setdefault(figure, dict(own))
+            for models in ("confidence", "models"):
+                if models in own:
+                    whole[models] = {**whole[models], **own[models]}
+    if "map" in numbers:
+        maps = numbers["map"]["confidence"]
+        maps[TRUTH] = maps.pop(TRUTH)  # last
+    return numbers
+
+
+def confidence_maps(runs: Mapping[str, FinishedRun[Prepared]]) -> Numbers:
+    """Fig. 1: confidence on a grid, for each model and for the exact posterior."""
+    prepared = next(iter(runs.values())).prepared
+    truth = reference(prepared.dataset)
+    grid = truth.grid
+    assert grid is not None
+    maps = {name: predict(run.fitted, prepared.scale(grid)).confidence for name, run in runs.items()}
+    maps[TRUTH] = truth.truth(grid).max(1)
+    x, y = prepared.problem.test
+    return {
+        "dataset": prepared.dataset,
+        "seed": prepared.seed,
+        "classes": prepared.problem.n_classes,
+        "x": _rounded(truth.x, 4),
+        "y": _rounded(truth.y, 4),
+        "confidence": {name: _rounded(values, 3) for name, values in maps.items()},
+        "samples": _rounded(x[:300], 3),
+        "labels": y[:300].tolist(),
+    }
+
+
+def reliabilities(runs: Mapping[str, FinishedRun[Prepared]]) -> Numbers:
+    """Fig. 2: the confidence of each test sample, and whether its prediction is right."""
+    prepared = next(iter(runs.values())).prepared
+    x, y = prepared.problem.test
+    models = {}
+    for name, run in runs.items():
+        found = predict(run.fitted, prepared.scale(x))
+        models[name] = {
+            "confidence": _rounded(found.confidence, 5),
+            "correct": (found.classes == y).astype(int).tolist(),
+        }
+    return {
+        "dataset": prepared.dataset,
+        "seed": prepared.seed,
+        "classes": prepared.problem.n_classes,
+        "models": models,
+    }
+
+
+def weight_history(run: FinishedRun[Prepared]) -> Numbers:
+    """Fig. 3: every training sample's weight over training, and whether the final model gets it wrong."""
+    settings: Any = run.settings
+    history = np.asarray(run.fitted.extras["sample_weights_history"])
+    if settings.epochs is not None:  # other members of its population may train longer
+        history = history[: -(-settings.epochs // settings.steps) + 1]
+    every = max(1, -(-(len(history) - 1) // HISTORY_ROWS))
+    rows = np.arange(len(history) - 1, -1, -every)[::-1]  # counted from the end, to include the final weights
+    return {
+        "dataset": run.prepared.dataset,
+        "seed": run.prepared.seed,
+        "epochs": (rows * settings.steps).tolist(),
+        "history": _rounded(history[rows], 3),
+        "misclassified": misclassified(run.fitted, run.prepared.task.train).astype(int).tolist(),
+        "samples": _rounded(run.prepared.problem.train[0], 3),
+    }
+
+
+def path_of(results: Path) -> Path:
+    """The path of the figure data: `results.figures.json` beside `results.json`."""
+    return results.with_suffix(".figures.json")
+
+
+def write(numbers: Numbers, results: Path) -> Path:
+    """Write the figure data beside the result file."""
+    path = path_of(results)
+    write_text_whole(path, json.dumps(numbers, separators=(",", ":")) + "\n")
+    return path
+
+
+def read(results: Path) -> Numbers:
+    """Read the figure data of a store or a result file; empty if there is no such file."""
+    if results.suffix == ".jsonl":
+        return of_store(Store(results))
+    path = path_of(results)
+    found: Numbers = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return found
+
+
+def draw_maps(numbers: Numbers) -> Any:
+    """Fig. 1: one panel per model, the exact posterior last, with one colour scale."""
+    x, y = np.array(numbers["x"]), np.array(numbers["y"])
+    samples, labels = np.array(numbers["samples"]), np.array(numbers["labels"])
+    with style.context() as plt:
+        maps = numbers["confidence"]
+        figure, axes = plt.subplots(
+            1, len(maps), figsize=(2.7 * len(maps) + 0.6, 3.2), layout="constrained", squeeze=False, sharey=True
+        )
+        for position, (name, flat) in enumerate(maps.items()):
+            confidence = np.array(flat).reshape(len(y), len(x))
+            share = float((confidence > THRESHOLD).mean())
+            data = ConfidenceMap(x, y, confidence, share, THRESHOLD, samples, labels, chance=1 / numbers["classes"])
+            last = position == len(maps) - 1
+            ConfidenceMapDisplay(data, name=name).plot(axes[0, position], colorbar=last, n_samples=150)
+            if position:
+                axes[0, position].set_ylabel("")
+    return figure
+
+
+def draw_reliability(numbers: Numbers) -> Any:
+    """Fig. 2: confidence histograms above reliability diagrams."""
+    reliability, histogram = {}, {}
+    for name, model in numbers["models"].items():
+        pairs: dict[str, Any] = {
+            "confidence": np.array(model["confidence"]),
+            "correct": np.array(model["correct"], dtype=bool),
+        }
+        reliability[name] = ReliabilityDisplay(prepare_reliability(**pairs, bins=10))
+        bars = replace(prepare_confidence_histogram(**pairs), chance=1 / numbers["classes"])
+        histogram[name] = ConfidenceHistogramDisplay(bars, name=name)
+    return ModelsDisplay(reliability, histogram).plot().figure_
+
+
+def draw_weights(numbers: Numbers) -> Any:
+    """Fig. 3: the history of the weights, and their final values over the inputs."""
+    history, wrong = np.array(numbers["history"]), np.array(numbers["misclassified"], dtype=bool)
+    with style.context() as plt:
+        figure, (left, right) = plt.subplots(1, 2, figsize=(10.4, 4.3), layout="constrained")
+        # Rows are counted from the end, so the first row need not be epoch 0.
+        data = replace(prepare_weight_history(history, wrong), epoch=np.array(numbers["epochs"]))
+        WeightHistoryDisplay(data).plot(left)
+        WeightMapDisplay.from_weights(np.array(numbers["samples"]), history, wrong, ax=right)
+    return figure
+
+
+def _rounded(values: Any, digits: int) -> list[Any]:
+    rounded: list[Any] = np.round(np.asarray(values, dtype=float), digits).tolist()
+    return rounded

@@ -1,0 +1,5 @@
+"""Experiment on the guarantees of rejection rules and prediction sets (`calibrant bench guarantees`)."""
+
+from studies.guarantees.study import run
+
+__all__ = ["run"]

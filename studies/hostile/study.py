@@ -1,0 +1,167 @@
+"""`calibrant bench hostile`: test the default classifier on data with defects, and compare with earlier versions."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibrant.report import Results
+from calibrant.report.results import Record
+from studies.common.command import begin, export, open_store, tell_user, usable_folder
+from studies.common.contents import in_order, position, read_own
+from studies.common.jobs import run_jobs
+from studies.common.keys import FIRST, Key, make_key
+from studies.common.records import ClassifierOutput, on_sample
+from studies.common.runs import Meter, warm_up
+from studies.common.shared import checked_methods, made
+from studies.hostile.cases import CASES, Data
+from studies.hostile.contenders import BEFORE, CONTENDERS, OWN, earlier, fitted, settings
+from studies.hostile.page import write_report
+
+NAME = "hostile"
+SEEDS = 5
+SCORES = ("accuracy", "nll", "ece15", "floor_self15", "smooth_ece", "brier", "aurc", "confidence_minus_accuracy")
+"""The measured fields of a record."""
+
+
+def run(
+    *,
+    seeds: int = SEEDS,
+    only: Sequence[str] | None = None,
+    methods: Sequence[str] | None = None,
+    before: Path | None = None,
+    out: Path,
+    jobs: int | None = None,
+    fresh: bool = False,
+    source: str | Path | None = None,
+) -> Path:
+    """Measure every contender on every case, write `results.json` and `report.html`, and return the report's path.
+
+    Parameters
+    ----------
+    seeds : the number of seeds, from 0; each redraws the data and the classifiers
+    only, methods : names of cases and ids of contenders; by default all
+    before : the folder that holds the package of an earlier version (its ``src``), which is measured as ``before``.
+        Without it, stored runs of an earlier version are kept, and none are added
+    jobs : the number of parallel processes
+    fresh : measure stored runs again
+    source : a result file or a store to make the report from, without training
+    """
+    if source is not None:
+        return write_report(usable_folder(out), read_own(source, NAME, arrange))
+    names = [name for name in checked_methods(methods, CONTENDERS) if name != BEFORE or before is not None]
+    if before is None and BEFORE in (methods or ()):
+        raise ValueError("before must name the folder with the package calibrant of an earlier version; got None.")
+    if unknown := [name for name in only or () if name not in CASES]:
+        raise ValueError(f"only must name cases among {', '.join(CASES)}; got {', '.join(unknown)}.")
+    cases = [name for name in CASES if only is None or name in only]
+    keys = HostileKeys(None if before is None else Path(before).resolve())
+    store = open_store(out, NAME)
+    wanted = [
+        keys.key(case, method, seed)
+        for seed in range(seeds)
+        for case in cases
+        for method in names
+        if method not in CASES[case].slow
+    ]
+    config: dict[str, Any] = {"experiment": NAME, "cases": cases, "methods": names, "device": "cpu", **made()}
+    missing = begin(store, config, wanted, expected=keys.expected, fresh=fresh)
+    tell_user(f"{len(missing)} runs to do.")
+    folder = None if before is None else str(Path(before).resolve())
+    run_jobs(store, missing, beside=[[partial(measure, key, folder)] for key in missing], workers=jobs)
+    return write_report(store.folder, read_own(export(store, arrange), NAME, arrange))
+
+
+@dataclass(frozen=True)
+class HostileKeys:
+    """Makes the keys of runs, from the contenders' settings and code."""
+
+    before: Path | None
+
+    def key(self, dataset: str, method: str, seed: int) -> Key:
+        """Return the key of one run."""
+        code = FIRST
+        if method == BEFORE:
+            assert self.before is not None
+            code = source_digest(self.before)
+        return make_key(settings=settings(method), code=code, dataset=dataset, method=method, seed=seed)
+
+    def expected(self, line: Mapping[str, Any]) -> Key | None:
+        """Return the current key of a stored run; None if this command cannot know it."""
+        fields = line["key"]
+        unknown = fields["dataset"] not in CASES or fields["method"] not in CONTENDERS
+        return None if unknown or (fields["method"] == BEFORE and self.before is None) else self.key(**fields)
+
+
+def source_digest(folder: Path) -> str:
+    """Return a digest of the package ``calibrant`` in a folder."""
+    files = sorted((folder / "calibrant").rglob("*.py"))
+    if not files:
+        raise ValueError(f"--before must name the folder that holds a package calibrant; got {folder}, which does not.")
+    found = hashlib.sha256()
+    for path in files:
+        found.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return found.hexdigest()[:12]
+
+
+def measure(key: Key, before: str | None) -> dict[Key, Record]:
+    """Return the record of one run: scores on the test rows, seconds, and memory beyond the data."""
+    case, method, seed = key["dataset"], key["method"], key["seed"]
+    data = CASES[case].make(seed)
+    record: dict[str, Any] = {"dataset": case, "method": method, "seed": seed}
+    try:
+        probs, cost = (
+            earlier(before, data, seed) if method == BEFORE and before is not None else _fit(method, data, seed)
+        )
+    except Exception as error:  # any error of a contender is recorded as its result
+        reason = f"{type(error).__name__}: {error}".splitlines()[0][:300]
+        return {
+            key: record | dict.fromkeys((*SCORES, "seconds", "processor_seconds", "peak_memory")) | {"failure": reason}
+        }
+    return {key: record | score(probs, data.y_test) | dict(cost) | {"failure": None}}
+
+
+def _fit(method: str, data: Data, seed: int) -> tuple[np.ndarray, dict[str, Any]]:
+    if method in (OWN, "network"):
+        warm_up("cpu")
+    meter = Meter()
+    with meter([0]):
+        begin = time.process_time()
+        model = fitted(method, data, seed)
+        worked = time.process_time() - begin
+    cost = meter.costs[0]
+    found: dict[str, Any] = {
+        "seconds": round(cost.seconds, 3),
+        "processor_seconds": round(worked, 3),
+        "peak_memory": cost.peak_memory,
+    }
+    if method == OWN:
+        found["members"] = list(model.members_)
+    return model.predict_proba(data.X_test), found
+
+
+def score(probs: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    """Return the scores of probabilities whose columns are classes 0, 1, …"""
+    if not np.isfinite(probs).all():
+        raise ValueError("All probabilities must be finite; got NaN or infinity.")
+    found = on_sample(ClassifierOutput(probs, probs.argmax(1), probs.max(1)), labels)
+    return {name: float(f"{float(found[name]):.6g}") for name in SCORES}
+
+
+def arrange(results: Results) -> Results:
+    """Return the records sorted by case and contender."""
+    order = position(CASES, CONTENDERS)
+    records = in_order(results.records, lambda r: (order.get(r["dataset"]), order.get(r["method"]), r["seed"]))
+    told = {
+        "cases": {name: CASES[name].story for name in CASES if any(r["dataset"] == name for r in records)},
+        "methods": {name: story for name, story in CONTENDERS.items() if any(r["method"] == name for r in records)},
+        "seeds": sorted({r["seed"] for r in records}),
+    }
+    return results._replace(config=results.config | told, records=records)

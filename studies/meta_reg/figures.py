@@ -1,0 +1,153 @@
+"""Draw Figures 2 to 5 of the second paper from records."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from scipy.stats import binom
+
+from calibrant.plots import style
+from calibrant.plots.bin_sweep import BinSweep, BinSweepDisplay
+from calibrant.plots.reliability import Reliability, ReliabilityDisplay, legend_handles
+from calibrant.report.results import Record
+from studies.meta_reg.groups import RunGroup
+
+SHOWN = ("ce", "ce-ts", "flsd", "ce-dece", "flg-dece", "flg-sece", "focal-control", "recommended")
+"""The methods that the figures show, if they were run."""
+IN_PLACE_OF = {"flg-sece": "flg-sece-whole"}
+"""Variants that the figures show if the method itself was not run."""
+AT_THE_END = ("ce-ts", "recommended")
+"""Methods whose confidences are ready only at the end of training, so that Figure 3 cannot show them."""
+EIGHTH = "#8C564B"
+"""The colour of a method beyond the palette."""
+LEVEL = 0.95
+BANDED = 20
+"""Up to this number of bins, diagrams have the range of a calibrated model."""
+COLOURS = (
+    "Orange: confidence above accuracy. Hatched red: accuracy above confidence. Black bars: where 95 % of the "
+    "accuracies of a calibrated model would lie."
+)
+
+
+def shown(group: RunGroup) -> list[str]:
+    """The methods of a group that the figures show."""
+    run = group.methods
+    names = (method if method in run else IN_PLACE_OF.get(method, method) for method in SHOWN)
+    return [name for name in names if name in run]
+
+
+def look_of(group: RunGroup, method: str) -> dict[str, Any]:
+    """Colour and line style of a method, the same in all figures of a group."""
+    position = shown(group).index(method)
+    look = style.line_look(position)
+    return look if position < len(style.PALETTE) else look | {"color": EIGHTH}
+
+
+def diagram(record: Record, bins: int) -> Reliability:
+    """A reliability diagram from the bins of a record, with the band of a calibrated model."""
+    table = record["diagrams"][str(bins)]
+    share, confidence, accuracy = (
+        np.array([np.nan if v is None else v for v in table[name]]) for name in ("share", "confidence", "accuracy")
+    )
+    edges = np.arange(bins + 1) / bins
+    count = np.rint(share * record["test_size"])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        tail = (1 - LEVEL) / 2
+        low, high = (binom.ppf(q, count, confidence) / count for q in (tail, 1 - tail))
+    gap = np.abs(accuracy - confidence)
+    ece, mce = float(np.nansum(share * gap)), float(np.nanmax(gap))
+    means = (share, confidence, accuracy, low, high)
+    return Reliability(edges[:-1], edges[1:], *means, LEVEL, ece, mce, None, record["test_size"])
+
+
+def common_seed(group: RunGroup) -> int | None:
+    """The last seed that all shown methods have; None if they share none."""
+    seeds = [{record["seed"] for record in group.of(method)} for method in shown(group)]
+    return max(set.intersection(*seeds), default=None) if seeds else None
+
+
+def reliability(group: RunGroup, bins: Sequence[int]) -> Any:
+    """Reliability diagrams of one seed of each method; a single number of bins is wrapped into rows of four."""
+    methods, seed = shown(group), common_seed(group)
+    across = min(len(methods), 4) if len(bins) == 1 else len(methods)
+    places = [(count, method) for count in bins for method in methods]
+    down = math.ceil(len(places) / across)
+    drawn = []
+    with style.context() as plt:
+        figure, axes = plt.subplots(
+            down,
+            across,
+            figsize=(max(2.3 * across, 4.6), 2.75 * down + 0.6),
+            layout="constrained",
+            squeeze=False,
+        )
+        for ax, (count, method) in zip(axes.flat, places, strict=False):
+            own = [r for r in group.of(method) if seed is None or r["seed"] == seed]
+            record = own[-1]
+            name = f"{method} ({100 * record['error']:.2f} % error)"
+            drawn.append(diagram(record, count))
+            ReliabilityDisplay(drawn[-1], name=name).plot(ax, band=count <= BANDED, legend=False)
+            ax.title.set_fontsize(8)
+            ax.label_outer()
+        for ax in axes.flat[len(places) :]:
+            ax.remove()
+        handles = legend_handles(drawn, band=min(bins) <= BANDED)
+        figure.legend(handles=handles, loc="outside lower center", ncols=2 if across < 3 else len(handles))
+    return figure
+
+
+def curves(group: RunGroup) -> Any | None:
+    """Figure 3: test error, ECE, mean and standard deviation of γ by epoch, as means over seeds; None without data.
+
+    The panels of γ are left out if no method has one.
+    """
+    methods = [m for m in shown(group) if m not in AT_THE_END and group.of(m)[0].get("curve", {}).get("epoch")]
+    if not methods:
+        return None
+    titles = {
+        "error": "test error",
+        "ece": "test ECE",
+        "gamma_mean": "mean of γ",
+        "gamma_std": "standard deviation of γ",
+    }
+    runs = {name: {m: [r["curve"] for r in group.of(m) if name in r["curve"]] for m in methods} for name in titles}
+    panels = [name for name, own in runs.items() if any(own.values())]
+    with style.context() as plt:
+        figure, axes = plt.subplots(1, len(panels), figsize=(3.25 * len(panels), 3.6), layout="constrained")
+        for ax, name in zip(np.ravel(axes), panels, strict=True):
+            for method, own in runs[name].items():
+                if own:
+                    least = min(len(run["epoch"]) for run in own)
+                    values = np.mean([run[name][:least] for run in own], axis=0)
+                    look = look_of(group, method)
+                    ax.plot(own[0]["epoch"][:least], values, linewidth=1.4, label=method, gid="model", **look)
+            ax.set(xlabel="epoch", title=titles[name])
+            ax.set_ylim(bottom=0)
+            ax.xaxis.get_major_locator().set_params(integer=True)
+        handles, names = np.ravel(axes)[0].get_legend_handles_labels()
+        figure.legend(handles, names, loc="outside lower center", ncols=len(names))
+    return figure
+
+
+def bin_sweep(group: RunGroup) -> Any:
+    """Figure 5: ECE and MCE by number of bins, as means over seeds, with noise floors."""
+    with style.context() as plt:
+        figure, axes = plt.subplots(1, 2, figsize=(9, 4.4), layout="constrained")
+        for method in shown(group):
+            tables = [record["bins"] for record in group.of(method)]
+            means = {n: np.mean([t[n] for t in tables], axis=0) for n in ("ece", "mce", "ece_floor", "mce_floor")}
+            data = BinSweep(np.array(tables[0]["bins"]), **means)
+            keep = data.bins != 15
+            thinned = BinSweep(*(getattr(data, name)[keep] for name in ("bins", *means)))
+            BinSweepDisplay(thinned, name=method).plot(axes, legend=False)
+            for line in (line for ax in axes for line in ax.lines[-2:]):  # an eighth has no colour of its own there
+                line.set_color(look_of(group, method)["color"])
+        for ax in axes:  # the legend is outside and needs no room in the axes
+            ax.set_ylim(0, 1.05 * max(np.max(line.get_ydata()) for line in ax.lines))
+        handles, names = axes[0].get_legend_handles_labels()
+        handles.append(plt.Line2D([], [], color=style.GREY, linewidth=1, linestyle=":", marker="_"))
+        figure.legend(handles, [*names, "noise floor of each"], loc="outside lower center", ncols=5)
+    return figure

@@ -1,0 +1,143 @@
+"""The records to compare: methods that were measured on every split, and those that were not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from calibrant.metrics import Estimate, ratio_of_means
+from calibrant.report import Results
+from calibrant.report.results import Record
+from studies.tables.costs import is_cost
+from studies.tables.data import DEVELOPMENT
+from studies.tables.ids import OURS, OWN, RIVAL
+from studies.tables.peers import PEERS
+from studies.tables.ranks import Ranking, ranking
+
+JUDGED = {"nll": "NLL", "smooth_ece": "smooth ECE"}
+
+
+@dataclass(frozen=True)
+class Compared:
+    """The scores of a result file.
+
+    ``methods`` were measured on all ``splits``, (table, seed), and are ranked. ``partial`` holds the others, with the
+    number of splits that they were measured on.
+    """
+
+    records: list[Record]
+    methods: list[str]
+    partial: dict[str, int]
+    splits: frozenset[tuple[str, int]]
+
+    def rankings(self) -> dict[str, Ranking]:
+        """Ranks of the complete methods by each judged metric."""
+        return rankings(self.records, self.methods)
+
+    def absent(self) -> list[str]:
+        """Rivals named by the targets that were not measured on any split."""
+        return [name for name in PEERS if name not in (*self.methods, *self.partial)] if RIVAL in self.methods else []
+
+    def with_partial(self, rows: Sequence[str], metric: str) -> Ranking:
+        """Rank these partial methods with the complete ones, on tables where they were measured on every split."""
+        held = {(r["table"], r["seed"], r["method"]) for r in self.records}
+        lacking = {table for table, seed in self.splits for m in rows if (table, seed, m) not in held}
+        return ranking([r for r in self.records if r["table"] not in lacking], metric, [*self.methods, *rows])
+
+    def untried(self) -> Compared | None:
+        """Return the same methods on tables that no setting was tried on; None if these are all or no tables."""
+        tables = {table for table, _ in self.splits}
+        if not tables & DEVELOPMENT or tables <= DEVELOPMENT:
+            return None
+        records = [r for r in self.records if r["table"] not in DEVELOPMENT]
+        found = compare(records, [*self.methods, *self.partial])
+        return replace(found, methods=self.methods, partial={m: found.partial.get(m, 0) for m in self.partial})
+
+
+def compared(results: Results) -> Compared:
+    """Return the scores of a result file that can be compared."""
+    return compare([r for r in results.records if not is_cost(r)], list(results.config["methods"]))
+
+
+def compare(records: list[Record], methods: Sequence[str]) -> Compared:
+    """Separate complete and partial methods. The splits are those of self-calibrated, or of the method with most."""
+    splits: dict[str, set[tuple[str, int]]] = {m: set() for m in methods}
+    for record in records:
+        splits[record["method"]].add((record["table"], record["seed"]))
+    measured = [m for m in methods if splits[m]]
+    wanted = splits[OWN] if splits.get(OWN) else max((splits[m] for m in measured), key=len, default=set())
+    whole = [m for m in measured if wanted <= splits[m]]
+    partial = {m: len(wanted & splits[m]) for m in measured if m not in whole}
+    return Compared(records, whole, partial, frozenset(wanted))
+
+
+def rankings(records: Sequence[Record], methods: Sequence[str]) -> dict[str, Ranking]:
+    """Return the ranks by each judged metric."""
+    return {metric: ranking(records, metric, methods) for metric in JUDGED}
+
+
+Values = dict[str, dict[str, dict[int, float]]]
+"""A metric by table, method and seed; infinity for failures."""
+
+
+def values_of(records: Sequence[Record], metric: str) -> Values:
+    """Return a metric of all records."""
+    found: Values = {}
+    for r in records:
+        value = math.inf if r[metric] is None else r[metric]
+        found.setdefault(r["table"], {}).setdefault(r["method"], {})[r["seed"]] = value
+    return found
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """The ratio of our loss on one table to that of the best rival on this table."""
+
+    table: str
+    own: float
+    rival: str
+    best: float
+    ratio: Estimate
+    """The ratio of the means over splits, with its interval."""
+
+
+def ratios(records: Sequence[Record], overlap: float, metric: str = "nll", own: str = OWN) -> list[Ratio]:
+    """Return one ratio per table, by the loss ``metric``; infinite if ``own`` failed.
+
+    Rivals are all methods except ours that were measured on every split of ``own`` there and did not fail.
+    """
+    found = []
+    for table, methods in values_of(records, metric).items():
+        mine = methods.get(own, {})
+        rivals = {
+            name: [values[seed] for seed in mine]
+            for name, values in methods.items()
+            if name not in OURS and mine.keys() <= values.keys()
+        }
+        rivals = {name: values for name, values in rivals.items() if math.isfinite(sum(values))}
+        if not mine or not rivals:
+            continue
+        rival = min(rivals, key=lambda name: sum(rivals[name]))
+        if math.isfinite(sum(mine.values())):
+            ratio = ratio_of_means(list(mine.values()), rivals[rival], overlap=overlap)
+        else:
+            ratio = Estimate(math.inf, math.nan, math.nan, 0.95, "a failed run")
+        found.append(Ratio(table, float(np.mean(list(mine.values()))), rival, float(np.mean(rivals[rival])), ratio))
+    return found
+
+
+def lower_on(values: Values, method: str, own: str = OWN) -> tuple[int, int]:
+    """Compare ``own`` with a method by their means over common splits.
+
+    Return the number of tables on which ``own`` is lower, and the number of tables with common splits.
+    """
+    lower = tables = 0
+    for methods in values.values():
+        mine, theirs = methods.get(own, {}), methods.get(method, {})
+        if shared := sorted(mine.keys() & theirs.keys()):
+            tables += 1
+            lower += sum(mine[seed] for seed in shared) < sum(theirs[seed] for seed in shared)
+    return lower, tables

@@ -1,0 +1,186 @@
+"""The tables of the report: ranks, tests, best rivals, costs, and every method on one table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from calibrant.metrics import mean_interval
+from calibrant.report import Column, by_seed
+from calibrant.report.results import Record
+from studies.tables.compared import JUDGED, Compared, lower_on, ratios, values_of
+from studies.tables.costs import PREDICTED, memory_of, predict_seconds_of, seconds_of
+from studies.tables.data import DEVELOPMENT
+from studies.tables.ids import FORMER, OWN, RIVAL, kind
+from studies.tables.peers import PEERS
+from studies.tables.ranks import Ranking, against
+
+Sheet = tuple[list[Column], list[list[Any]]]
+"""Columns and rows."""
+
+COPIES = 0.01
+"""The smallest share of copied rows that gets a line."""
+SCORES = (
+    Column("accuracy", better="high"),
+    Column("nll", better="low"),
+    Column("smooth_ece", better="low"),
+    Column("ece15", better="low"),
+    Column("floor_self15", note="ECE-15 of a perfectly calibrated model with the same confidences."),
+    Column("brier", better="low"),
+    Column("aurc", better="low"),
+    Column("seconds", digits=1),
+)
+
+
+def _pairs(found: Compared) -> dict[str, dict[str, Ranking]]:
+    """Rankings by metric, and for each metric by tables: all, and those that no setting was tried on."""
+    everywhere, others = found.rankings(), found.untried()
+    apart = others.rankings() if others else {}
+    names: dict[str, dict[str, Ranking]] = {}
+    for metric, each in everywhere.items():
+        names[metric] = {f"all {len(each.tables)}" if others else "": each}
+        if metric in apart and apart[metric].tables:
+            names[metric][f"{len(apart[metric].tables)} untried"] = apart[metric]
+    return names
+
+
+def rank_sheet(found: Compared) -> Sheet:
+    """Return the mean ranks, the best in NLL first."""
+    pairs, values = _pairs(found), values_of(found.records, "nll")
+    columns = [Column("method"), Column("kind")]
+    for metric, name in JUDGED.items():
+        columns += [
+            Column(f"{name}: rank, {which}" if which else f"{name}: rank", "low", digits=2) for which in pairs[metric]
+        ]
+    columns += [Column(f"{OWN} has the lower NLL on")]
+    rankings = [each for own in pairs.values() for each in own.values()]
+    rows = []
+    for method in found.methods:
+        ranks = [each.mean_ranks[method] if each.tables else None for each in rankings]
+        lower, tables = lower_on(values, method)
+        beaten = None if method == OWN or not tables else f"{lower} of {tables}"
+        rows.append([method, kind(method), *ranks, beaten])
+    return columns, sorted(rows, key=lambda row: np.inf if row[2] is None else row[2])
+
+
+def partial_sheet(found: Compared) -> Sheet:
+    """Compare methods that were not measured on every split with ours, on their splits."""
+    columns = [Column("method"), Column("kind"), Column("splits"), Column(f"{OWN} has the lower NLL on")]
+    values = values_of(found.records, "nll")
+    rows = []
+    for method, splits in found.partial.items():
+        lower, tables = lower_on(values, method)
+        rows.append(
+            [method, kind(method), f"{splits} of {len(found.splits)}", f"{lower} of {tables}" if tables else None]
+        )
+    return columns, rows
+
+
+def significance_sheet(found: Compared) -> Sheet:
+    """Return the p-values of each method against ours."""
+    pairs = _pairs(found)
+    columns = [Column("method")]
+    tests = []
+    for metric, name in JUDGED.items():
+        for which, each in pairs[metric].items():
+            columns.append(Column(f"{name}: p, {which}" if which else f"{name}: p"))
+            tests.append(against(each, OWN))
+    first = next(iter(pairs["nll"].values()))
+    order = list(first.mean_ranks) if first.tables else found.methods
+    shown = [[m, *(None if test.get(m) is None else f"{test[m]:.2g}" for test in tests)] for m in order if m != OWN]
+    return columns, shown
+
+
+def rival_sheet(found: Compared, overlap: float) -> Sheet:
+    """Return our NLL and that of the best rival on each table, the worst ratio first."""
+    columns = [
+        Column("table"),
+        Column(f"NLL, {OWN}"),
+        Column("best rival"),
+        Column("its NLL"),
+        Column("ratio"),
+        Column("settings tried on it"),
+    ]
+    order = sorted(ratios(found.records, overlap), key=lambda each: -each.ratio.value)
+    rows = [
+        [each.table, each.own, each.rival, each.best, each.ratio, "yes" if each.table in DEVELOPMENT else "no"]
+        for each in order
+    ]
+    return columns, rows
+
+
+def copy_sheet(found: Compared, overlap: float) -> Sheet:
+    """Return the ratios with and without copied rows, for tables whose test rows have copies in the training rows."""
+    known = [record for record in found.records if "copied" in record]
+    share: dict[str, list[float]] = {}
+    for record in known:
+        share.setdefault(record["table"], []).append(record["copied"])
+    shown = {table: float(np.mean(each)) for table, each in share.items() if COPIES <= min(each) <= max(each) < 1}
+    records = [record for record in known if record["table"] in shown]
+    every, new = ({each.table: each for each in ratios(records, overlap, metric)} for metric in ("nll", "nll_new"))
+    columns = [Column("table"), Column("copied, %", digits=0)]
+    for which in ("all rows", "rows without a copy"):
+        columns += [Column(f"ratio, {which}"), Column(f"best rival, {which}")]
+    rows = [
+        [table, 100 * shown[table], every[table].ratio, every[table].rival, new[table].ratio, new[table].rival]
+        for table in sorted(new, key=lambda name: -shown[name])
+    ]
+    return columns, rows
+
+
+def cost_sheet(records: list[Record]) -> Sheet:
+    """Return seconds and megabytes of single fits and seconds to predict, one row per table; their sums and maxima."""
+    names = (OWN, RIVAL, FORMER)
+    seconds, memory, predicted = (
+        seconds_of(records, names),
+        memory_of(records, names),
+        predict_seconds_of(records, [OWN]),
+    )
+    columns = [Column("table"), *(Column(f"seconds, {name}", digits=1) for name in names)]
+    columns += [Column(f"MB, {name}", digits=0) for name in names]
+    columns += [Column(f"seconds to predict {PREDICTED:,} rows, {OWN}", digits=1)]
+    rows: list[list[Any]] = []
+    for table, own in seconds.items():
+        held = memory.get(table, {})
+        quick = predicted.get(table, {}).get(OWN)
+        rows.append([table, *(own[name] for name in names), *(held.get(name) for name in names), quick])
+    if not rows:
+        return columns, []
+    known = [[0.0 if value is None else value for value in row[1:]] for row in rows]
+    for name, total in (("sum", np.sum), ("largest", np.max)):
+        rows.append([name, *map(float, total(known, axis=0))])
+    return columns, rows
+
+
+def effort_sheet(records: list[Record], config: dict[str, Any], methods: list[str]) -> Sheet:
+    """Return models, labels, and seconds on each device that a method ran on."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for record in records:
+        if record["seconds"] is not None:
+            other = "cpu" if record["method"] in PEERS else config.get("device", "unknown")
+            device = record.get("device") or other  # older records of other libraries do not name it
+            found.setdefault((record["method"], device), []).append(record["seconds"])
+    devices = list(dict.fromkeys(device for _, device in found))
+    rows: list[list[Any]] = []
+    for method in methods:
+        known = config.get("costs", {}).get(method, {})
+        seconds = [float(np.mean(found[method, d])) if (method, d) in found else None for d in devices]
+        rows.append([method, known.get("networks"), known.get("labels"), *seconds])
+    head = [Column("method"), Column("models"), Column("labels")]
+    return [*head, *(Column(f"seconds per run, {d}", digits=1) for d in devices)], rows
+
+
+def score_sheet(records: list[Record], table: str, methods: list[str], overlap: float) -> Sheet:
+    """Return every method's means over splits on one table, with their intervals, the lowest NLL first."""
+    own = [r for r in records if r["table"] == table]
+    rows = []
+    for method in methods:
+        found = {column.name: by_seed(own, column.name, method=method) for column in SCORES}
+        cells = [mean_interval(values.values(), overlap=overlap) if values else None for values in found.values()]
+        rows.append([method, *cells])
+
+    def loss(row: list[Any]) -> float:
+        return np.inf if row[2] is None or np.isnan(row[2].value) else float(row[2].value)
+
+    return [Column("method"), *SCORES], sorted(rows, key=loss)

@@ -1,0 +1,339 @@
+"""The study of the second paper as a user runs it, on images that the test makes."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from calibrant.bilevel import Callback, NonFiniteError
+from calibrant.bilevel.running.run import Run
+from calibrant.cli.commands import app
+from calibrant.methods.fitted import Failed
+from calibrant.methods.images import IMAGE_METHODS
+from studies.common.store import Store
+from studies.meta_reg import ablate, reproduce, sweep
+from studies.meta_reg import training as training_module
+from studies.meta_reg.curves import EpochCurve
+from studies.meta_reg.data import prepare
+from studies.meta_reg.docs import BEGIN, END, results_section, update
+from studies.meta_reg.measures import BINS, SCORES
+from studies.meta_reg.plan import NETWORK_VERSIONS, Setup, runs
+from studies.meta_reg.resuming import OutOfTime
+from studies.meta_reg.study import read_all
+from tests.studies.meta_reg.conftest import SMALL
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*images, but .*CIFAR-10 has")
+
+
+def records(folder: Path) -> list[dict]:
+    return json.loads((folder / "results.json").read_text())["records"]
+
+
+def test_every_run_has_a_complete_record(finished: Path) -> None:
+    found = records(finished)
+    assert {(r["method"], r["seed"]) for r in found} == {(m, s) for m in SMALL["methods"] for s in (0, 1)}
+    for record in found:
+        assert record["failure"] is None
+        assert all(math.isfinite(record[name]) for name in (*SCORES, "floor", "seconds", "temperature", "ece_ts"))
+        assert 0 <= record["error"] <= 1
+        assert (record["epochs"], record["train_size"], record["test_size"]) == (2, 160, 60)
+        assert record["bins"]["bins"] == list(BINS)
+        assert record["bins"]["ece"][BINS.index(15)] == record["ece"]
+        assert record["curve"]["epoch"] == [1, 2]
+        assert len(record["shifts"]) == 8
+        diagram = record["diagrams"]["15"]
+        assert sum(diagram["share"]) == pytest.approx(1)
+        gaps = [
+            s * abs(a - c)
+            for s, c, a in zip(diagram["share"], diagram["confidence"], diagram["accuracy"], strict=True)
+            if s
+        ]
+        assert sum(gaps) == pytest.approx(record["ece"], abs=1e-4)
+
+
+def test_gamma_is_recorded_for_methods_that_learn_one(finished: Path) -> None:
+    for record in records(finished):
+        learns = record["method"] == "flg-sece"
+        assert (record["gamma_mean"] is not None) == learns
+        assert ("gamma_std" in record["curve"]) == learns
+
+
+def test_temperature_row_shares_the_network_of_the_plain_row(finished: Path) -> None:
+    by_name = {(r["method"], r["seed"]): r for r in records(finished)}
+    for seed in (0, 1):
+        plain, scaled = by_name["ce", seed], by_name["ce-ts", seed]
+        assert plain["curve"] == scaled["curve"]
+        assert plain["error"] == scaled["error"]
+        assert plain["temperature"] == pytest.approx(scaled["temperature"], rel=1e-4)
+        assert plain["ece_ts"] == pytest.approx(scaled["ece"], rel=1e-3)
+
+
+def test_a_second_call_trains_nothing(
+    finished: Path, images: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr("studies.meta_reg.study.train", lambda *a, **k: pytest.fail("trained again"))
+    reproduce(**SMALL, data=images, out=finished)
+    assert "Found 8 of 8 runs" in capsys.readouterr().err
+
+
+def test_the_report_is_made_from_the_file_alone(finished: Path, tmp_path: Path) -> None:
+    result = CliRunner().invoke(
+        app, ["reproduce", "meta-reg", "--from", str(finished / "results.json"), "--out", str(tmp_path)]
+    )
+    assert result.exit_code == 0, result.output
+    page = (tmp_path / "report.html").read_text()
+    for text in ("Targets", "CIFAR-10, small-cnn, short recipe, 2 epochs", "4.81 ± 0.12", "Figure 5", "4.079"):
+        assert text in page
+    assert {p.stem for p in (tmp_path / "figures").glob("*.png")} == {
+        "reliability-1",
+        "curves-1",
+        "reliability-bins-1",
+        "bins-1",
+    }
+
+
+def test_the_results_section_is_replaced_and_the_rest_stays(finished: Path, tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{BEGIN}\nformer numbers\n{END}\nafter\n")
+    for _ in range(2):  # the second time replaces the first
+        update(page, [finished / "results.json"])
+    text = page.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith(f"{END}\nafter\n")
+    assert "former numbers" not in text
+    assert text.count("## Targets") == 1
+    assert "  - 2 seeds: `ce`, `ce-ts`, `flg-sece`, `recommended`\n" in text
+    assert "not yet measured" in text
+    assert "4.81 ± 0.12" in text
+    page.write_text("nothing")
+    with pytest.raises(ValueError, match="no results section"):
+        update(page, [finished / "results.json"])
+
+
+def test_duplicate_runs_count_once_and_searches_have_own_tables(finished: Path) -> None:
+    results = read_all([finished / "results.json"] * 2)
+    assert len(results.records) == 8
+    tried = [r | {"method": "flg-sece-h-0.5", "nll_val": 0.0} for r in results.records if r["method"] == "flg-sece"]
+    section = results_section(results._replace(records=results.records + tried))
+    before, _, after = section.partition("## Settings of `flg-sece` on the validation part")
+    assert "h-0.5" not in before
+    assert "Lowest NLL: h 0.5." in after
+
+
+class Interrupted(Exception):
+    """Stands for a machine that is lost."""
+
+
+def test_interrupted_run_continues_from_its_checkpoint(
+    images: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    class Fragile(training_module.TimedCheckpoint):
+        def on_start(self, run) -> None:
+            super().on_start(run)
+            seen.append(run.step)
+
+        def on_step(self, run) -> None:
+            super().on_step(run)
+            if run.step == run.outer_steps // 2 and len(seen) == 1:
+                raise Interrupted
+
+    Fragile.__name__ = "TimedCheckpoint"
+    monkeypatch.setattr(training_module, "TimedCheckpoint", Fragile)
+    settings = SMALL | {"methods": ["flg-sece"], "seeds": 1, "data": images, "out": tmp_path, "checkpoint_every": 0.0}
+    with pytest.raises(Interrupted):
+        reproduce(**settings)
+    assert not Store(tmp_path).current
+    reproduce(**settings)
+    assert seen[0] == 0
+    assert seen[1] > 0
+    (own,) = records(tmp_path)
+    (whole,) = [r for r in records(finished) if (r["method"], r["seed"]) == ("flg-sece", 0)]
+    assert own["curve"]["epoch"] == whole["curve"]["epoch"]
+    assert own["nll"] == pytest.approx(whole["nll"], rel=1e-2)
+    assert not list((tmp_path / "checkpoints").rglob("*.safetensors"))
+
+
+def test_unusable_checkpoint_restarts_the_run(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    settings = SMALL | {"methods": ["ce"], "seeds": 1, "epochs": 1, "data": images, "out": tmp_path}
+    setup = Setup("cifar10", images, "small-cnn", epochs=1)
+    ((key, _),) = runs(setup, ["ce"], 1)
+    path = Store(tmp_path).checkpoint(key) / f"{key.config}.safetensors"
+    path.write_bytes(b"not a checkpoint")
+    reproduce(**settings)
+    assert "starts again" in capsys.readouterr().err
+    assert len(records(tmp_path)) == 1
+    assert not path.exists()
+
+
+def test_command_ends_when_time_is_up(images: Path, tmp_path: Path) -> None:
+    settings = SMALL | {"methods": ["ce"], "seeds": 1, "data": images, "out": tmp_path}
+    with pytest.raises(ValueError, match="allow more --minutes"):
+        reproduce(**settings, minutes=0.0)
+
+
+def test_a_run_at_its_deadline_leaves_a_checkpoint(images: Path, tmp_path: Path) -> None:
+    planned = runs(Setup("cifar10", images, "small-cnn", epochs=1), ["ce"], 1)
+    prepared = prepare("cifar10", images, 0, model="small-cnn")
+    with pytest.raises(OutOfTime):
+        training_module.train(planned, prepared, device=torch.device("cpu"), folder=tmp_path, deadline=0.0)
+    assert len(list(tmp_path.glob("*.safetensors"))) == 1
+
+
+@pytest.mark.parametrize("name", ["flg-sece-published", "published-sigmoid"])
+def test_a_published_gamma_net_is_the_same_after_a_stop(images: Path, tmp_path: Path, name: str) -> None:
+    planned = runs(Setup("cifar10", images, "small-cnn", epochs=1), [name], 1)
+    prepared, device = prepare("cifar10", images, 0, model="small-cnn"), torch.device("cpu")
+    (whole,) = training_module.train(planned, prepared, device=device).values()
+    with pytest.raises(OutOfTime):
+        training_module.train(planned, prepared, device=device, folder=tmp_path, deadline=0.0)
+    (resumed,) = training_module.train(planned, prepared, device=device, folder=tmp_path).values()
+    for score in ("gamma_mean", "gamma_std"):
+        assert resumed[score] == pytest.approx(whole[score], rel=1e-4)
+
+
+def test_ctrl_c_leaves_a_checkpoint_of_the_current_step(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    class Pressed(EpochCurve):
+        def on_start(self, run: Run) -> None:
+            super().on_start(run)
+            seen.append(run.step)
+
+        def on_step(self, run: Run) -> None:
+            super().on_step(run)
+            if run.step == 3 and len(seen) == 1:
+                os.kill(os.getpid(), signal.SIGINT)
+
+    Pressed.__name__ = "EpochCurve"
+    monkeypatch.setattr(training_module, "EpochCurve", Pressed)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    settings = [f"--{name}={value}" for name, value in {"model": "small-cnn", "epochs": 1, "seeds": 1}.items()]
+    command = ["reproduce", "meta-reg", "--data", str(images), "--methods", "ce", *settings, "--out", str(tmp_path)]
+    try:
+        done = CliRunner().invoke(app, command)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert done.exit_code == 130, done.output
+    assert "Interrupted. Run the same command again to continue." in done.stderr
+    assert CliRunner().invoke(app, command).exit_code == 0
+    assert seen == [0, 3]
+    assert len(records(tmp_path)) == 1
+
+
+def test_wrong_arguments_are_sentences(images: Path, tmp_path: Path) -> None:
+    for settings, message in (
+        ({"dataset": "cifar10"}, "--data must name the folder"),
+        ({"dataset": "cifar10", "data": images, "model": "vgg"}, "--model must be one of resnet18"),
+        ({"dataset": "cifar10", "data": images, "methods": ["cee"]}, "methods must be among .* got cee"),
+        ({"dataset": "cifar10", "data": images, "limit": 40}, "--limit must leave"),
+        ({"dataset": "cifar10n-worse", "data": images}, "--noisy-labels must name the file"),
+        ({"dataset": "cifar10", "data": images, "noisy_labels": images / "x.npz"}, "except with CIFAR-10N"),
+        ({"dataset": "cifar", "limit": 100}, "--dataset must be one of cifar10"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            reproduce(**settings, out=tmp_path)
+    for command in (ablate, sweep):
+        with pytest.raises(ValueError, match="--dataset must have its published labels"):
+            command(dataset="cifar10n-worse", data=images, out=tmp_path)
+
+
+def test_the_folder_is_tried_before_anything_is_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="--out must be a folder"):
+        reproduce(dataset="digits", out=tmp_path / "file")
+
+
+def test_only_the_training_part_has_noisy_labels(images: Path, tmp_path: Path) -> None:
+    clean = np.load(images / "cifar10.npz")["y_train"]
+    noisy = np.where(np.arange(len(clean)) % 5 < 2, (clean + 3) % 10, clean)
+    np.savez(tmp_path / "labels.npz", worse_label=noisy)
+    prepared = prepare("cifar10n-worse", images, 0, labels=tmp_path / "labels.npz")
+    usual = prepare("cifar10", images, 0)
+    wrong = prepared.task.train.labels != usual.task.train.labels
+    assert torch.equal(prepared.task.train.inputs, usual.task.train.inputs)
+    assert torch.equal(prepared.wrong, wrong)
+    assert float(wrong.double().mean()) == pytest.approx(0.4, abs=0.1)
+    for own, other in ((prepared.task.val, usual.task.val), (prepared.task.meta, usual.task.meta)):
+        assert torch.equal(own.labels, other.labels)
+    out = tmp_path / "out"
+    command = ["reproduce", "meta-reg", "--dataset", "cifar10n-worse", "--model", "small-cnn", "--epochs", "1"]
+    command += ["--data", str(images), "--noisy-labels", str(tmp_path / "labels.npz"), "--seeds", "1"]
+    command += ["--methods", "ce", "weights", "weights-ts", "--out", str(out)]
+    result = CliRunner().invoke(app, [*command, "--device", "cpu"])
+    assert result.exit_code == 0, result.output
+    found = {record["method"]: record for record in records(out)}
+    assert set(found) == {"ce", "weights", "weights-ts"}
+    assert found["weights"]["wrong_share"] == pytest.approx(float(wrong.double().mean()), rel=1e-4)
+    assert 0 <= found["weights"]["weight_wrong"] <= 1
+    assert found["ce"]["weight_wrong"] is None
+    page = (out / "report.html").read_text()
+    assert "weights: error at least 3 points below" in page
+    assert "The paper's claims" not in page
+
+
+def test_networks_of_other_processes_are_skipped(images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one process trains ``ce``, another must not train the same network for ``ce-ts``."""
+    setup = Setup("cifar10", images, "small-cnn", epochs=1, limit=200)
+    (first, _), _ = runs(setup, ["ce", "ce-ts"], 1)
+    monkeypatch.setattr("studies.meta_reg.study.train", lambda *a, **k: pytest.fail("trained twice"))
+    with Store(tmp_path).claim(first), pytest.raises(ValueError, match="No run was finished"):
+        reproduce(
+            dataset="cifar10",
+            data=images,
+            model="small-cnn",
+            methods=["ce", "ce-ts"],
+            seeds=1,
+            epochs=1,
+            limit=200,
+            out=tmp_path,
+        )
+
+
+class Poison(Callback):
+    """Makes the running statistics of normalisation layers NaN, as an overflow would; the weights stay finite."""
+
+    def on_step(self, run: Run) -> None:
+        spoiled = {k: v * torch.nan if v.is_floating_point() else v for k, v in run.state.buffers.items()}
+        run.state = run.state._replace(buffers=spoiled)
+
+
+def test_the_curve_reports_logits_that_are_not_finite(images: Path) -> None:
+    prepared = prepare("cifar10", images, 0, model="small-cnn")
+    method = IMAGE_METHODS["ce"].method
+    with pytest.raises(NonFiniteError, match="logits were not finite after outer step"):
+        method.fit(prepared.task, callbacks=[Poison(), EpochCurve(prepared.test)])
+
+
+def test_a_diverged_run_is_recorded_and_the_study_goes_on(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = [Failed("overflow", 10)]
+    monkeypatch.setattr(training_module, "network_of", lambda wanted, fitted: lost.pop() if lost else fitted)
+    reproduce(**SMALL | {"methods": ["ce", "focal"], "seeds": 1, "epochs": 1}, data=images, out=tmp_path)
+    failures = {r["method"]: r["failure"] for r in records(tmp_path)}
+    assert "logits of the trained network were not finite" in failures["ce"]
+    assert failures["focal"] is None
+
+
+def test_a_changed_network_makes_its_stored_runs_out_of_date(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def key(model: str) -> object:
+        ((found, _),) = runs(Setup("cifar10", images, model, epochs=1), ["ce"], 1)
+        return found
+
+    before = {model: key(model) for model in ("small-cnn", "resnet18")}
+    monkeypatch.setitem(NETWORK_VERSIONS, "small-cnn", "later")
+    assert key("small-cnn") != before["small-cnn"]
+    assert key("resnet18") == before["resnet18"]

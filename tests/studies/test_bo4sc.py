@@ -1,0 +1,326 @@
+"""A small run of the first paper's experiment: files, records, and the same report from files."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from calibrant.methods import BO4SC, METHODS, Calibrated, SelfCalibrated, Standard
+from calibrant.report import Results, read_results
+from studies.bo4sc import figures, grid, page
+from studies.bo4sc import study as bo4sc
+from studies.common.records import (
+    MEASURED,
+    ClassifierOutput,
+    against_truth,
+    measure,
+    on_sample,
+    predict,
+    prepare,
+    reference,
+)
+from studies.common.runs import Meter, run_all
+from studies.common.shared import seed_count
+
+SETS = ("blobs-1.7", "bac")
+
+
+IDS = ("standard", "standard-stopped", "isotonic", "bo4sc", "self-calibrated")
+
+
+ORIGIN = {
+    "command": "calibrant sweep bo4sc --learning-rate 7",
+    "grid": {"learning_rate": [7]},
+    "seeds": [10_000],
+    "criterion": "bce",
+    "date": "today",
+    "calibrant": "0",
+}
+
+
+FIELDS = {"dataset", "method", "seed", *MEASURED, "failure", "seconds", "peak_memory", "members"}
+
+
+def small(method):
+    """The same method, for a few epochs."""
+    if isinstance(method, Calibrated):
+        return replace(method, base=replace(method.base, epochs=20))
+    if isinstance(method, SelfCalibrated):
+        return replace(method, folds=2, epochs=10)
+    return replace(method, epochs=20)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory, eager):
+    """One run of two seeds and two sets, and its folder."""
+    out = tmp_path_factory.mktemp("bo4sc")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            "studies.common.pooled.METHODS",
+            {k: replace(METHODS[k], method=small(METHODS[k].method)) for k in IDS},
+        )
+        settings, _ = bo4sc.chosen_settings()
+        short = {name: own | {"epochs": 20} for name, own in settings.items()}
+        file = out / "settings.json"
+        file.write_text(json.dumps({"origin": ORIGIN, **short}))
+        patch.setattr("studies.bo4sc.figures.RELIABILITY_SET", "bac")
+        return bo4sc.reproduce(seeds=2, out=out, device="cpu", sets=SETS, settings=file)
+
+
+def test_every_set_method_and_seed_has_one_complete_record(written):
+    content = json.loads((written.parent / "results.json").read_text())
+    assert set(content) == {"config", "versions", "records"}
+    keys = [(r["dataset"], r["method"], r["seed"]) for r in content["records"]]
+    assert sorted(keys) == sorted((d, m, s) for d in SETS for m in (*IDS, "standard-matched") for s in range(2))
+    for record in content["records"]:
+        assert set(record) >= FIELDS
+        nothing = {"failure", "peak_memory"} | (
+            {"floor_posterior10", "floor_posterior15", "share_map_above_90"} if record["dataset"] == "bac" else set()
+        )
+        empty = {name for name in FIELDS if record[name] is None}
+        assert empty <= nothing, record
+        assert ("correct_high_weight" in record) == (record["method"] == "bo4sc")
+
+
+def test_the_files_of_a_run(written):
+    folder = written.parent
+    assert written.name == "report.html"
+    for name in ("figure-1", "figure-2", "figure-3"):
+        assert (folder / "figures" / f"{name}.svg").stat().st_size > 1000
+        assert (folder / "figures" / f"{name}.png").stat().st_size > 1000
+    text = written.read_text()
+    for words in (
+        "Table 1",
+        "Paired differences",
+        "What the paper leaves open",
+        "hides",
+        "chosen on validation data by `calibrant sweep bo4sc --learning-rate 7`",
+        "set for 20 seeds. This run has 2, which cannot decide them",
+        "measured, not judged",
+    ):
+        assert words in text
+    assert "http://" not in text.replace("http://www.w3.org", "").replace("http://purl.org", "")
+
+
+def test_the_report_comes_from_files_alone(written, tmp_path, capsys):
+    for name in ("results.json", "results.jsonl"):
+        again = bo4sc.reproduce(source=written.parent / name, out=tmp_path)
+        assert again.read_text() == written.read_text()
+    assert "ECE-10" in capsys.readouterr().out
+
+
+def test_a_result_file_without_figures_still_gives_a_report(written, tmp_path):
+    alone = tmp_path / "alone.json"
+    alone.write_bytes((written.parent / "results.json").read_bytes())
+    assert "There are no figures" in bo4sc.reproduce(source=alone, out=tmp_path).read_text()
+
+
+def test_the_committed_settings_are_settings_of_bo4sc():
+    settings, origin = bo4sc.chosen_settings()
+    assert set(origin) == set(ORIGIN)
+    for own in settings.values():
+        assert set(own) == {"steps", "outer_learning_rate", "alpha", "hidden", "epochs", "learning_rate"}
+        BO4SC(**bo4sc.with_tuples(own))
+
+
+def test_the_committed_settings_are_what_the_committed_search_chose():
+    """The results of the search are in the repository; an installed package does not have them."""
+    file = Path(__file__).parents[2] / "results" / "bo4sc-grid.json"
+    if not file.exists():
+        pytest.skip("no results beside the tests")
+    results = read_results(file)
+    settings, origin = bo4sc.chosen_settings()
+    assert {name: origin[name] for name in ("grid", "seeds")} == {n: results.config[n] for n in ("grid", "seeds")}
+    for name, own in settings.items():
+        chosen = grid.choose([r for r in results.records if r["dataset"] == name], origin["criterion"])
+        assert grid.as_settings(chosen) == own
+
+
+def test_settings_file_names_its_origin_or_none(tmp_path):
+    file = tmp_path / "settings.json"
+    file.write_text('{"bac": {"steps": 3, "hidden": [4]}}')
+    settings, origin = bo4sc.chosen_settings(file)
+    assert settings == {"bac": {"steps": 3, "hidden": [4]}}
+    assert page.origin(Results({"settings_origin": origin}, {}, [])) == "of unknown origin"
+    for wrong in ("[1]", "{", '{"bac": {"stepps": 3}}', '{"bac": 3}'):
+        file.write_text(wrong)
+        with pytest.raises(ValueError, match="must hold arguments of BO4SC"):
+            bo4sc.chosen_settings(file)
+
+
+def test_settings_of_bo4sc_are_written_for_each_set(written):
+    methods = read_results(written.parent / "results.json").config["methods"]
+    assert set(methods["bo4sc"]) == set(SETS)
+    assert "steps=20" in methods["bo4sc"]["bac"]
+    assert "steps=5" in methods["bo4sc"]["blobs-1.7"]
+    assert methods["standard"].startswith("Standard(")
+
+
+def test_how_many_seeds():
+    assert [seed_count(), seed_count(quick=True), seed_count(7, quick=True)] == [20, 3, 7]
+    with pytest.raises(ValueError, match="at least 1"):
+        seed_count(0)
+
+
+def test_control_differs_from_bo4sc_only_by_the_weights():
+    found = bo4sc.plan(SETS, [0], bo4sc.chosen_settings()[0]).methods
+    for dataset in SETS:
+        control, method = found[dataset, "standard-matched"], found[dataset, "bo4sc"]
+        for field in ("hidden", "epochs", "learning_rate", "batch_size"):
+            assert getattr(control, field) == getattr(method, field)
+
+
+def test_other_seeds_and_some_methods():
+    settings = bo4sc.chosen_settings()[0]
+    entries = bo4sc.plan(["bac"], [7, 8], settings, ["self-calibrated", "bo4sc"]).runs()
+    assert {(key["method"], key["seed"]) for key, _ in entries} == {
+        (name, seed) for name in ("bo4sc", "standard-matched", "self-calibrated") for seed in (7, 8)
+    }
+    with pytest.raises(ValueError, match=r"methods must be among standard, .* got bosc"):
+        bo4sc.plan(["bac"], [0], settings, ["bosc"])
+
+
+def test_calibrators_share_one_trained_network():
+    prepared = prepare("blobs-1.7", 0)
+    base = Standard(epochs=5)
+    plan = [("standard", base, prepared), ("isotonic", Calibrated("isotonic-confidence", base), prepared)]
+    alone, behind = run_all(plan)
+    assert behind.fitted.model is alone.fitted
+    assert behind.cost.seconds > alone.cost.seconds
+
+
+def test_isotonic_confidence_keeps_the_class_and_can_fall_below_chance():
+    """As published: the confidence belongs to the network's class, even where another class has more.
+
+    The validation labels are swapped, so that the network is wrong wherever it is sure.
+    """
+    prepared = prepare("spirals-3.5", 0)
+    turned = replace(prepared.task.val, labels=1 - prepared.task.val.labels)
+    prepared = replace(prepared, task=replace(prepared.task, val=turned))
+    base = Standard(epochs=300)
+    standard, isotonic = run_all(
+        [("standard", base, prepared), ("isotonic", Calibrated("isotonic-confidence", base), prepared)]
+    )
+    x = prepared.scale(prepared.problem.test[0])
+    before, after = predict(standard.fitted, x), predict(isotonic.fitted, x)
+    np.testing.assert_array_equal(before.classes, after.classes)
+    below = after.confidence < 0.5
+    assert below.any()
+    assert (after.probs.max(1)[below] > after.confidence[below]).all()
+    assert measure(isotonic.fitted, prepared)["share_below_chance"] == pytest.approx(below.mean())
+
+
+def test_the_exact_posterior_is_its_own_truth():
+    truth = reference("blobs-1.3")
+    found = ClassifierOutput(truth.posterior, truth.posterior.argmax(1), truth.posterior.max(1))
+    assert against_truth(found, truth.posterior) == pytest.approx({"true_ece": 0, "mean_abs_confidence_truth": 0})
+    assert truth.grid is not None
+    assert reference("bac", 100).grid is None
+
+
+def test_flipped_labels_are_known():
+    clean, noisy = prepare("blobs-1.7", 3), prepare("blobs-1.7", 3, flip=0.2)
+    changed = (clean.task.train.labels != noisy.task.train.labels).numpy()
+    np.testing.assert_array_equal(changed, noisy.flipped)
+    assert changed.sum() == 140
+    np.testing.assert_array_equal(clean.task.val.labels, noisy.task.val.labels)
+
+
+def test_history_of_weights_ends_with_the_final_ones(written):
+    numbers = figures.read(written.parent / "results.json")["weights"]
+    assert numbers["epochs"][-1] == 20
+    assert len(numbers["history"]) == len(numbers["epochs"]) <= figures.HISTORY_ROWS + 1
+
+
+def test_the_meter_shares_a_populations_time():
+    meter = Meter()
+    with meter([3, 5]):
+        block = np.ones(30_000_000)
+    assert block.sum() > 0
+    assert meter.costs[3] == meter.costs[5]
+    assert meter.costs[3].members == 2
+    if meter.costs[3].peak_memory is not None:
+        assert meter.costs[3].peak_memory > 200_000_000
+
+
+@pytest.mark.parametrize("name", ["blobs-1.3", "bac"])
+def test_one_prediction_call_equals_separate_calls(name):
+    prepared = prepare(name, 0)
+    fitted = Standard(hidden=(4,), epochs=5).fit(prepared.task)
+    fresh = reference(name, 300)
+    record = measure(fitted, prepared, fresh)
+    x, labels = prepared.problem.test
+    assert record["ece15"] == pytest.approx(on_sample(predict(fitted, prepared.scale(x)), labels)["ece15"], rel=1e-5)
+    found = against_truth(predict(fitted, prepared.scale(fresh.inputs)), fresh.posterior)
+    assert record["true_ece"] == pytest.approx(found["true_ece"], rel=1e-4)
+    if fresh.grid is None:
+        assert record["share_map_above_90"] is None
+    else:
+        on_map = predict(fitted, prepared.scale(fresh.grid)).confidence > 0.9
+        assert record["share_map_above_90"] == pytest.approx(on_map.mean(), abs=1e-3)
+
+
+def test_report_of_one_method_makes_no_other_claims(written):
+    content = read_results(written.parent / "results.json")
+    own = content._replace(records=[r for r in content.records if r["method"] == "self-calibrated"])
+    text = page.make_report(own, {}).to_markdown()
+    assert "What the printed comparison hides" not in text
+    assert "bo4sc: mean ECE-10 below" not in text
+    assert "self-calibrated: true ECE at most" in text
+
+
+def stored(name="bo4sc"):
+    """A stored run; an installed package has none."""
+    file = Path(__file__).parents[2] / "results" / f"{name}.json"
+    return read_results(file) if file.exists() else pytest.skip("no results beside the tests")
+
+
+def test_report_says_whether_seeds_were_used_in_development():
+    content = stored()
+    further = content._replace(records=[r | {"seed": r["seed"] + 1000} for r in content.records])
+    old, new = (page.make_report(each, {}).to_markdown() for each in (content, further))
+    assert "bo4sc-more-seeds.json holds seeds that were not" in page.seen(content)
+    assert "seeds (1000 to 1019) were not used" in page.seen(further)
+    assert old.replace(page.seen(content), "") == new.replace(page.seen(further), "")
+    searched = content._replace(records=[{"seed": 10_000}, {"seed": 10_900}])
+    assert page.seen(searched).startswith("1 of these seeds was used")
+
+
+def fits_a_screen(text):
+    """With the two lines after it, which name the page and the time."""
+    return len(text.splitlines()) <= 22 and max(map(len, text.splitlines())) <= 100
+
+
+def test_the_last_screen_shows_the_papers_table():
+    content = stored()
+    few = content._replace(records=[r for r in content.records if r["seed"] < 3])
+    whole, quick = page.to_terminal(content), page.to_terminal(few)
+    assert fits_a_screen(whole)
+    assert fits_a_screen(quick)
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in whole.splitlines() if line.startswith("|")]
+    (row,) = [row for row in rows if row[:2] == ["blobs-1.7", "bo4sc"]]
+    assert (row[2], row[5]) == ("0.016", "0.859")
+    ece = page.mean(content.records, "ece10", "blobs-1.7", "bo4sc")
+    assert row[3].startswith(f"{ece.value:.3f} ± ")
+    assert "(in the paper: 5); below isotonic's on" in whole
+    assert "cannot decide" not in whole
+    assert "3 seeds cannot decide the targets" in quick
+
+
+def test_a_quick_run_judges_no_targets():
+    content = stored()
+    few = content._replace(records=[r for r in content.records if r["seed"] < 3])
+    assert "missed" in page.make_report(content, {}).to_markdown()
+    text = page.make_report(few, {}).to_markdown()
+    assert "| missed" not in text
+    assert "bo4sc: mean ECE-10 below standard's on all sets" in text
+    assert "so they are not judged here" in text
+
+
+def test_one_certain_error_does_not_make_the_nll_infinite():
+    probs = np.array([[1.0, 0.0], [0.5, 0.5]])
+    found = ClassifierOutput(probs, probs.argmax(1), probs.max(1))
+    values = on_sample(found, np.array([1, 0]))
+    assert values["nll"] == pytest.approx((-np.log(1e-12) - np.log(0.5)) / 2, rel=1e-6)

@@ -1,0 +1,138 @@
+"""Jobs in this process and in joblib's workers store their records; jobs for a GPU are grouped."""
+
+import functools
+import os
+
+import joblib
+import pytest
+import torch
+
+from calibrant.data import SETS
+from calibrant.methods import METHODS, Standard
+from calibrant.report import read_results
+from studies.common.jobs import ambient_workers, run_jobs
+from studies.common.keys import make_key
+from studies.common.records import shape_of
+from studies.common.runs import Training, populations
+from studies.common.store import Store
+from studies.common.synthetic import Plan, parts_of, prepare_run
+from tests.studies.cases import TINY, tiny_noise
+
+
+def job(seed, fails=False):
+    if fails:
+        raise RuntimeError("a job that failed")
+    return {make_key(settings="", code="", dataset="bac", method="standard", seed=seed): {"process": os.getpid()}}
+
+
+JOBS = [functools.partial(job, seed) for seed in range(6)]
+
+
+def processes(store):
+    return {line["key"]["seed"]: line["record"]["process"] for line in store.current.values()}
+
+
+def test_jobs_run_in_this_process_by_default(tmp_path):
+    store = Store(tmp_path)
+    run_jobs(store, here=JOBS[:2], beside=[[one] for one in JOBS[2:]])
+    assert processes(store) == dict.fromkeys(range(6), os.getpid())
+    assert ambient_workers() == 1
+
+
+def test_workers_run_lists_of_jobs_beside_this_process(tmp_path):
+    store = Store(tmp_path)
+    run_jobs(store, here=JOBS[:2], beside=[JOBS[2:4], JOBS[4:]], workers=2)
+    found = processes(store)
+    assert found[0] == found[1] == os.getpid()
+    assert found[2] == found[3] != os.getpid()
+    assert found[4] == found[5] != os.getpid()
+    assert len(store.path.read_text().splitlines()) == 6  # each is added once
+
+
+@pytest.mark.parametrize("backend", ["loky", "multiprocessing"])
+def test_joblib_configuration_chooses_the_workers(tmp_path, backend):
+    """The multiprocessing backend, like Ray's, returns nothing before all jobs end."""
+    store = Store(tmp_path)
+    with joblib.parallel_config(backend=backend, n_jobs=2):
+        assert ambient_workers() == 2
+        run_jobs(store, beside=[[one] for one in JOBS])
+    assert os.getpid() not in processes(store).values()
+    assert sorted(processes(store)) == list(range(6))
+    assert len(store.path.read_text().splitlines()) == 6
+
+
+def test_threads_are_refused_because_they_would_share_random_numbers(tmp_path):
+    store = Store(tmp_path)
+    with (
+        joblib.parallel_config(backend="threading", n_jobs=2),
+        pytest.raises(ValueError, match="cannot run as threads"),
+    ):
+        run_jobs(store, beside=[[one] for one in JOBS])
+    assert not store.current
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_failing_job_raises_and_keeps_earlier_records(tmp_path, workers):
+    store = Store(tmp_path)
+    with pytest.raises(RuntimeError, match="a job that failed"):
+        run_jobs(store, beside=[[JOBS[0], functools.partial(job, 1, fails=True)]], workers=workers)
+    assert list(processes(store)) == [0]
+
+
+def test_parallel_processes_give_the_same_records_as_one(tmp_path):
+    """Rounding may differ, because threads and traced steps differ."""
+    methods = ["standard", "temperature", "bo4sc"]
+    small = {"sets": ("bac",), "rates": [], "seeds": 2, "methods": methods}
+    tiny_noise(tmp_path / "serial", **small)
+    tiny_noise(tmp_path / "spread", **small, jobs=2)
+    one, other = (read_results(tmp_path / name / "results.json").records for name in ("serial", "spread"))
+    assert [(r["method"], r["seed"]) for r in one] == [(r["method"], r["seed"]) for r in other]
+    assert len(one) == 2 * len(methods)
+    assert [r["nll"] for r in other] == pytest.approx([r["nll"] for r in one], rel=1e-2)
+
+
+@pytest.mark.slow
+def test_ray_workers_give_the_same_records_as_one_process(tmp_path):
+    ray = pytest.importorskip("ray")
+    from ray.util.joblib import register_ray
+
+    small = {"sets": ("bac",), "rates": [], "seeds": 2}
+    tiny_noise(tmp_path / "serial", **small)
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        register_ray()
+        with joblib.parallel_config(backend="ray", n_jobs=2):
+            tiny_noise(tmp_path / "ray", **small)
+    finally:
+        ray.shutdown()
+    one, other = (read_results(tmp_path / name / "results.json").records for name in ("serial", "ray"))
+    assert [(r["method"], r["seed"]) for r in other] == [(r["method"], r["seed"]) for r in one]
+    assert [r["nll"] for r in other] == pytest.approx([r["nll"] for r in one], rel=1e-2)
+    assert len(Store(tmp_path / "ray").path.read_text().splitlines()) == 1 + 2 * len(TINY)
+
+
+def trainings(sets, methods):
+    plan = Plan({(d, m): METHODS[m].method for d in sets for m in methods}, range(2))
+    groups = populations(plan.runs(), lambda key: shape_of(key["dataset"]))
+    return [Training(own, prepare_run, None, torch.device("cuda")) for own in groups.values()]
+
+
+def test_population_groups_runs_of_one_structure_with_their_calibrators():
+    found = trainings(SETS, ["standard", "temperature", "bo4sc"])
+    assert [{(k["dataset"], k["method"]) for k, _ in training.planned} for training in found] == [
+        {(d, m) for d in shape for m in family}
+        for shape in (("blobs-1.3", "blobs-1.7"), ("spirals-2.5", "spirals-3.5"), ("bac",))
+        for family in (("standard", "temperature"), ("bo4sc",))
+    ]
+    differing = Plan({("bac", "a"): Standard(epochs=1), ("bac", "b"): Standard(epochs=2, hidden=(3,))}, [0]).runs()
+    assert len(populations(differing, lambda key: None)) == 2
+
+
+def test_gpu_parts_are_shapes_and_cpu_heavy_methods():
+    parts = parts_of(trainings(["bac", "blobs-1.3", "blobs-1.7"], ["standard", "instance-weights", "bo4sc"]))
+    found = [{(k["dataset"], k["method"]) for training in part for k, _ in training.planned} for part in parts]
+    blobs, rest = ("blobs-1.3", "blobs-1.7"), ("standard", "bo4sc")
+    assert found[0] == {(d, m) for d in blobs for m in rest}
+    expected = [{("bac", m) for m in rest}, {(d, "instance-weights") for d in blobs}, {("bac", "instance-weights")}]
+    assert len(found) == 4
+    assert all(part in found for part in expected)
