@@ -222,7 +222,7 @@ class SelectiveMixin(RejectMixin):
         if held is None or not len(rows):
             raise ValueError(
                 f"{asked} needs out-of-fold probabilities, but this classifier has none: every model was trained on "
-                "all rows, or the file was written by an older version. Set a sample aside and use threshold_for_risk "
+                "all rows. Set a sample aside and use threshold_for_risk "
                 "or conformal_rule of calibrant.selective."
             )
         groups = getattr(self, "oof_groups_", None) if groups is None else groups
