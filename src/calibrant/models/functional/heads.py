@@ -59,8 +59,8 @@ def find_head(module: nn.Module, inputs: Any, name: str | None = None) -> Head:
         call(parts.body, inputs)
     if name and apart.outputs:
         raise ValueError(
-            f"The head {name!r} must be called through the network's attribute {name!r}, so that the body can run without "
-            "it; it was called through another reference, such as a list of layers. Use nn.ModuleList, or scope='all'."
+            f"The head {name!r} must be called through the network's attribute {name!r}, so that the body can run "
+            "without it; it was called through another reference, such as a list. Use nn.ModuleList, or scope='all'."
         )
     return parts
 
