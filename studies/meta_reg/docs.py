@@ -94,7 +94,7 @@ def _narrow(table: Table) -> list[str]:
 
 
 def _searches(results: Results) -> list[str]:
-    """The results of `calibrant sweep meta-reg`, if it was run."""
+    """The results of `python -m studies sweep meta-reg`, if it was run."""
     parts: list[str] = []
     for group, base in searches(results.records):
         parts += [f"## Settings of `{base}` on the validation part, {group.label}"]
