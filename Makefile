@@ -21,8 +21,8 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 reproduce: setup ## both papers' experiments on a small scale: reports in out/bo4sc and out/meta-reg-digits
-	$(PY) -m calibrant reproduce bo4sc --quick
-	$(PY) -m calibrant reproduce meta-reg --quick
+	$(PY) -m studies reproduce bo4sc --quick
+	$(PY) -m studies reproduce meta-reg --quick
 
 # One thread per process: pytest already uses two processes, and threads beyond the cores only wait for one another.
 test test-all: export OMP_NUM_THREADS ?= 1

@@ -23,7 +23,7 @@ from calibrant.methods.fitted import Fitted, Mixture, Recalibrated
 from calibrant.methods.freezing import head_of
 from calibrant.models.functional.global_state import generators_restored
 from calibrant.models.functional.network import call, logits_of, takes_by_name
-from calibrant.models.functional.user_modules import copied
+from calibrant.models.functional.user_modules import copied, leading_parameter
 from calibrant.posthoc.temperature import Temperature
 
 Steps = tuple[float | LogitMap, ...]
@@ -136,7 +136,7 @@ def _graph(mixture: Mixture, steps: Steps, networks: Sequence[nn.Module], form: 
     """The networks and the last steps as a graph that torch can run, save, script and export without calibrant."""
     root, graph = nn.Module(), fx.Graph()
     root.networks = nn.ModuleList(map(copied, networks))
-    like = next(networks[0].parameters())
+    like = leading_parameter(networks[0])
     given = [graph.placeholder(name) for name in form.names or ("inputs",)]
     by_name: dict[str, Any] = dict(zip(form.names or (), given, strict=False))
     shares = mixture.shares or (1.0,) * len(networks)
