@@ -9,6 +9,7 @@ bilevel/detached.py                        A file that it replaces, or a name th
   _equal = _equal_checks
 = Ties = SharedPhi                         A name that changes everywhere: in code, and in backticks in texts.
 = ties = shared_phi in bilevel             The same, in files whose path contains a word only.
+= Part = Samples in imports of calibrant.methods    The same, in files that import the name, and in that room.
 ```
 
 Imports and dotted names in src, studies, tests, docs, examples and benchmarks follow, and so do paths in texts.
@@ -72,11 +73,26 @@ def module_of(path):
     return "calibrant." + path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
+def is_shadowed(module):
+    """Whether the face of a package shows a function with the name of one of its modules, such as ``models.mlp``."""
+    home, _, name = module.rpartition(".")
+    face = SOURCE.joinpath(*home.split("."), FACE)
+    if not face.exists():
+        return False
+    nodes = [node for node in ast.parse(face.read_text(encoding="utf-8")).body if isinstance(node, ast.ImportFrom)]
+    return any(alias.name == name and node.module != home for node in nodes for alias in node.names)
+
+
 def rename_inside(text, names):
     """Names inside the braces of a formatted string."""
     for old, name in names.items():
         text = re.sub(rf"(?<![\w'\"]){old}(?![\w'\"])", name, text)
     return text
+
+
+def rename_blocks(text, names):
+    """Names in the Python blocks of a page."""
+    return re.sub(r"(?<=```python\n).*?(?=```)", lambda hit: rename_inside(hit[0], names), text, flags=re.DOTALL)
 
 
 def rename_tokens(text, names, *, face=False):
@@ -121,13 +137,14 @@ class Rewriter:
     def __init__(self, targets):
         self.paths = {old: target.path for target in targets for old in target.sources}
         self.modules = {module_of(old): module_of(new) for old, new in self.paths.items()}
+        self.shadowed = {name for name in self.modules if is_shadowed(name)}
         self.renamed = {module_of(old): names for target in targets for old, names in target.renamed.items()}
         folders = {}
         for old, new in self.paths.items():
             if old.endswith(FACE) and new.endswith(FACE):
                 folders[old.removesuffix(FACE)] = new.removesuffix(FACE)
         self.folders = folders
-        dotted = sorted(self.modules, key=len, reverse=True)
+        dotted = sorted(set(self.modules) - self.shadowed, key=len, reverse=True)
         self.dotted = re.compile(r"(?<![\w.])(" + "|".join(map(re.escape, dotted)) + r")(?!\w)")
         files = sorted([*self.paths, *folders], key=len, reverse=True)
         self.files = re.compile(
@@ -171,7 +188,7 @@ class Rewriter:
         groups, changed = {}, False
         for alias in node.names:
             whole = f"{node.module}.{alias.name}"
-            if whole in self.modules:
+            if whole in self.modules and whole not in self.shadowed:
                 changed = True
                 new = self.modules[whole]
                 name = alias.asname or alias.name
@@ -245,9 +262,8 @@ def in_one(text, about):
     paragraph, _, others = rest.partition("\n\n")
     if not re.match("[A-Z`]", paragraph):
         return text.rstrip()
-    words = re.sub(
-        r"``.+?``|`.+?`", lambda hit: re.sub(r"\s+", "\xa0", hit[0]), f"{first} {paragraph}", flags=re.DOTALL
-    )
+    code = r"``.+?``|`.+?`"
+    words = re.sub(code, lambda hit: re.sub(r"\s+", "\xa0", hit[0]), f"{first} {paragraph}", flags=re.DOTALL)
     joined = textwrap.fill(words, 120, break_long_words=False, break_on_hyphens=False).replace("\xa0", " ")
     return "\n\n".join(part for part in (joined, others) if part)
 
@@ -311,7 +327,17 @@ def merge(target, rewriter):
 def chosen(names, file):
     """The names that change in a file."""
     path = file.relative_to(ROOT).as_posix()
-    return {old: new for scope, some in names.items() if scope in path for old, new in some.items()}
+    text = file.read_text(encoding="utf-8")
+    fitting = {}
+    for scope, some in names.items():
+        home = scope.removeprefix("imports of ")
+        for old, new in some.items():
+            imports = rf"from {re.escape(home)}[\w.]* import (\([^)]*|[^(\n]*)\b{old}\b"
+            shown = rf"{imports}|{re.escape(home)}\.{old}\b|methods\.{old}\b"
+            inside = home != scope and (re.search(shown, text) or home.replace(".", "/") in path)
+            if inside or (home == scope and scope in path):
+                fitting[old] = new
+    return fitting
 
 
 def files(*endings):
@@ -361,7 +387,9 @@ def main(table):
         if "tools" in file.parts or file.name == "CHANGELOG.md":
             continue
         text = before = file.read_text(encoding="utf-8")
-        text = rename_words(rewriter.text(text) if rewriter else text, chosen(names, file))
+        some = chosen(names, file)
+        text = rename_words(rewriter.text(text) if rewriter else text, some)
+        text = rename_blocks(text, some)
         if text != before:
             file.write_text(text, encoding="utf-8")
 

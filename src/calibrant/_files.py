@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from calibrant._container import check, read_arrays, read_bytes, read_content, write_container
 from calibrant._version import __version__
 
-NAME, VERSION = "calibrant", 4
+NAME, VERSION = "calibrant", 5
 """The format name and version in the header of every file. Only files of this version are read."""
 READERS = {
     "classifier": "calibrant.estimators.load_classifier",

@@ -29,7 +29,7 @@ from calibrant.bilevel import GammaNet
 from calibrant.data.streams import mix
 from calibrant.losses import cross_entropy, dece, focal, mmce, sece
 from calibrant.methods import Part
-from calibrant.models.heads import divide
+from calibrant.models.functional.heads import divide
 from calibrant.posthoc import Temperature
 from studies.meta_reg.data import PreparedImages, prepare
 from studies.meta_reg.measures import DRAWS, SCORES, scored, softmax

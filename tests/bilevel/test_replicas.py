@@ -10,7 +10,7 @@ from calibrant.bilevel import (
     SampleWeights,
 )
 from calibrant.data import TensorStream
-from calibrant.models.functional import FunctionalModule
+from calibrant.models.functional.functional_module import FunctionalModule
 from tests.bilevel.loop_cases import CLASSES, SAMPLES, blobs, mlp, problem, rich_mlp, run
 from tests.bilevel.member_cases import KINDS, MEMBERS, WithConstant, convolutional, frozen, jitter
 

@@ -1,6 +1,5 @@
 """Tests of the table encoder: small exact cases, columns by name, JSON round trips, and messages about odd columns."""
 
-import re
 import warnings
 from datetime import date
 from decimal import Decimal
@@ -99,7 +98,7 @@ def test_names_and_free_text_are_left_out_with_a_sentence():
 
 def test_numbers_that_are_written_as_text():
     data = {"x": [str(k / 4) for k in range(100)]}
-    with pytest.warns(UserWarning, match="'x' is text and taken as numbers: all of its values are"):
+    with pytest.warns(UserWarning, match="'x' is text and is taken as numbers"):
         encoded = TableEncoder().fit_transform(data)
     assert np.array_equal(encoded, TableEncoder().fit_transform({"x": np.arange(100) / 4}))
 
@@ -126,7 +125,7 @@ def test_dates_become_days(dates):
     assert encoder.transform({"when": dates})[:, 0] == pytest.approx([-step, 0, step])
     assert encoder.transform({"when": ["2024-01-04"]})[0, 0] == pytest.approx(step / 2)
     with pytest.raises(
-        ValueError, match=r"must hold dates such as 2024-12-31; got 'soon'\. Correct it, or leave it empty"
+        ValueError, match=r"must hold dates such as 2024-12-31; got 'soon' in row 0\. Correct it, or leave it empty"
     ):
         encoder.transform({"when": ["soon"]})
 
@@ -178,41 +177,15 @@ def test_an_encoder_must_be_fitted():
         TableEncoder().transform(TRAIN)
 
 
-def test_a_slip_among_numbers_counts_as_missing_with_a_warning():
-    ages = [str(20 + k % 60) for k in range(500)]
-    ages[7:11] = ["unknown", "n/a?", "about 40", "40 or 41"]
-    with pytest.warns(UserWarning, match="taken as numbers"):
-        encoder = TableEncoder().fit({"age": ages})
-    assert encoder.get_feature_names_out().tolist() == ["age", "age missing"]
-    assert encoder.notes_ == [
-        "Column 'age' is text and taken as numbers: 496 of its 500 values are; the others ('unknown', 'n/a?', "
-        "'about 40', …) count as missing. Name it in categorical if these are codes."
-    ]
-    kept = [float(a) for a in ages if a.isdigit()]
-    new = ["30", 30.0, "old", None]
-    expected = [(30 - np.mean(kept)) / np.std(kept)] * 2 + [0, 0]
-    again = TableEncoder.from_json(encoder.to_json())
-    for each in (encoder, again):
-        with pytest.warns(UserWarning, match=r"1 of the 3 values are not numbers \('old'\)"):
-            encoded = each.transform({"age": new})
-        assert encoded[:, 0] == pytest.approx(expected, abs=1e-6)
-        assert encoded[:, 1].tolist() == [0, 0, 1, 1]
-    with pytest.warns(UserWarning, match="all of its values are"):  # a part of the rows that has no slip
-        assert TableEncoder().fit({"age": ages[100:]}).get_feature_names_out().tolist() == ["age"]
-    mixed = [int(a) if a.isdigit() else a for a in ages]
-    with pytest.warns(UserWarning, match="496 of its 500"):
-        assert np.array_equal(TableEncoder().fit_transform({"age": mixed}), encoder.transform({"age": ages}))
-
-
 def test_declared_categories_stay_so_however_many_numbers_they_hold():
     codes = ["1", "2", "3"] * 20 + ["x", "x"]
-    with pytest.warns(UserWarning, match="60 of its 62"):
-        assert TableEncoder().fit({"c": codes}).get_feature_names_out().tolist() == ["c", "c missing"]
     names = ["c=1", "c=2", "c=3", "c=x"]
     assert TableEncoder(categorical=["c"]).fit({"c": codes}).get_feature_names_out().tolist() == names
     assert TableEncoder().fit(pd.DataFrame({"c": codes}, dtype="category")).get_feature_names_out().tolist() == names
-    fewer = codes[:30] + ["x", "x"]  # 94 % are numbers
-    assert TableEncoder().fit({"c": fewer}).get_feature_names_out().tolist() == names
+    with pytest.warns(UserWarning, match="'c' is read as text, because 'x' is not a number. Leave it empty"):
+        assert TableEncoder().fit({"c": codes}).get_feature_names_out().tolist() == names
+    with pytest.warns(UserWarning, match="'c' is text and is taken as numbers. Name it in categorical"):
+        assert TableEncoder().fit({"c": codes[:60]}).get_feature_names_out().tolist() == ["c"]
     padded = ["12", "13", "14"] * 20 + ["01", "01"]
     assert TableEncoder().fit({"c": padded}).get_feature_names_out().tolist() == ["c=01", "c=12", "c=13", "c=14"]
 
@@ -241,26 +214,12 @@ def test_outputs_have_their_own_names():
     )
 
 
-def test_a_new_column_that_is_mostly_unreadable_is_refused():
+def test_a_value_in_another_format_is_refused_with_its_row():
     with pytest.warns(UserWarning, match="taken as numbers"):
         encoder = TableEncoder().fit({"x": [str(k / 2) for k in range(100)]})
-    with pytest.raises(ValueError, match=r"'x' is numeric, but '0,5' is not a number: 3 of the 3 values"):
-        encoder.transform({"x": ["0,5", "1,5", "12 kg"]})
-    with pytest.raises(ValueError, match="2 of the 3 values"):
-        encoder.transform({"x": ["0,5", "1,5", "12", None, ""]})
-    with pytest.warns(UserWarning, match=r"4 of the 8 values are not numbers \('a', 'b', 'c', …\)"):
-        assert encoder.transform({"x": [*"abcd", *["24.75"] * 4]}).tolist() == [[0]] * 8
-
-
-def test_a_slip_seen_in_training_warns_once_and_is_read():
-    data = {"x": [str(k) for k in range(40)] + ["unknown"]}
-    with pytest.warns(UserWarning, match="40 of its 41"):
-        encoder = TableEncoder().fit(data)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        again = TableEncoder.from_json(encoder.to_json())
-        assert again.transform({"x": [" unknown"]}).tolist() == [[0, 1]]
-        assert np.array_equal(again.transform(data), encoder.transform(data))
+    for value in ("0,5", "12 kg", "unknown"):
+        with pytest.raises(ValueError, match=rf"'x' is numeric, but '{value}' is not a number \(row 2\)\."):
+            encoder.transform({"x": ["0.5", None, value, "other"]})
 
 
 def test_decimals_and_truth_words_are_numbers_wherever_numbers_are_read():
@@ -327,38 +286,3 @@ def test_mixed_types_in_one_column_are_categories():
     encoder = TableEncoder().fit(data)
     assert encoder.get_feature_names_out().tolist() == ["x=1", "x=2", "x=a", "x=(rare)", "x=(missing)"]
     assert encoder.transform({"x": ["1", 2, "a", "True", float("nan")]}).tolist() == np.eye(5).tolist()
-
-
-@pytest.mark.parametrize(
-    ("value", "look"),
-    [
-        ("{0:02d}.{1:02d}.2023", "look like dates. Write them as 2024-12-31"),
-        ("{1}/{0}/2023 12:00", "look like dates. Write them as 2024-12-31"),
-        ("K{0}-{1}", "look like names or free text. If it matters, name it as a text column"),
-        ("word {0} of {1}", "look like names or free text"),
-    ],
-)
-def test_notes_say_what_a_left_out_column_looks_like(value, look):
-    texts = [value.format(day, month) for month in range(1, 10) for day in range(1, 29)]
-    with pytest.warns(UserWarning, match=f"252 different texts in 252 rows {re.escape(look)}"):
-        TableEncoder().fit({"x": texts, "y": np.arange(252)})
-
-
-@pytest.mark.parametrize("repeats", [1, 5])
-@pytest.mark.parametrize("value", ["{}.5 kg", "~{}", "{}'000", "{}ml"])
-def test_a_note_on_numbers_with_other_characters(value, repeats):
-    values = [value.format(k) for k in range(100)] * repeats
-    with pytest.warns(UserWarning, match=f"have other characters, such as {re.escape(repr(values[0]))}"):
-        encoder = TableEncoder().fit({"x": values, "y": np.arange(100 * repeats)})
-    assert ("x" in encoder.dropped_) == (repeats == 1)
-
-
-@pytest.mark.parametrize("repeats", [1, 5])
-def test_a_note_on_columns_that_are_mostly_numbers(repeats):
-    values = [*map(str, range(100)), *["-"] * 8, *["unknown"] * 2] * repeats
-    found = rf"{100 * repeats} of its {110 * repeats} values are, but '-', 'unknown' are not\. Leave these empty"
-    with pytest.warns(UserWarning, match=found):
-        TableEncoder().fit({"x": values, "y": np.arange(110 * repeats)})
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        TableEncoder().fit({"x": ["1", "2", "3", "many"] * 10})  # few different values are categories

@@ -47,7 +47,7 @@ def test_files_hold_the_json_of_an_encoder(tmp_path):
     encoder.save(tmp_path / "encoder.calibrant")
     content = read_content((tmp_path / "encoder.calibrant").read_bytes())["encoder"]
     assert content == json.loads(encoder.to_json())
-    assert (content["format"], content["version"]) == ("calibrant.encoder", 2)
+    assert (content["format"], content["version"]) == ("calibrant.encoder", 3)
     again = TableEncoder.load(tmp_path / "encoder.calibrant")
     assert (again.rare, again.dropped_) == (0.01, encoder.dropped_)
     assert again.get_feature_names_out().tolist() == encoder.get_feature_names_out().tolist()

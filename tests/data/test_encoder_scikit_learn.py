@@ -13,7 +13,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from calibrant.data import TableEncoder
-from calibrant.data.table_forms import as_columns
+from calibrant.data.columns.forms import as_columns
 
 FRAME = pd.DataFrame({"age": [20.0, 40.0, np.nan, 60.0] * 10, "town": ["Bern", "Rom", "Rom", None] * 10})
 LABELS = np.array([0, 1, 1, 0] * 10)

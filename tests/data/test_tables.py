@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from calibrant.data import TableEncoder, read_columns, read_table
-from calibrant.data.number_reader import NumberReader
-from calibrant.data.table_chunks import read_chunks
+from calibrant.data.columns import Notation
+from calibrant.data.columns.read import read_formatted
 
 FRAME = pd.DataFrame(
     {
@@ -139,32 +139,6 @@ def test_separators_behind_the_last_value_are_read_past(first, second, tmp_path)
     assert table.labels.tolist() == ["x", "y"]
 
 
-def test_decimal_commas_are_read_where_the_separator_is_another(tmp_path):
-    rows = [("1,5", "1,2", "a"), ("-2", "x,y", "b"), ("0,25", "z", "a"), ("", "some", "b")]
-    for name, separator in (("t.csv", ";"), ("t.tsv", "\t")):
-        lines = [separator.join(row) for row in [('"long, in m"', "text", "target"), *rows]]
-        (tmp_path / name).write_text("\n".join(lines) + "\n")
-        table = read_table(tmp_path / name)
-        np.testing.assert_array_equal(table.columns["long, in m"], [1.5, -2, 0.25, np.nan])
-        assert table.columns["text"].tolist() == ["1,2", "x,y", "z", "some"]
-
-
-def test_decimal_commas_beside_a_slip_are_numbers_to_the_encoder(tmp_path):
-    values = [f"{k},5" for k in range(40)] + ["unknown"]
-    (tmp_path / "t.csv").write_text("x;target\n" + "".join(f"{v};{k % 2}\n" for k, v in enumerate(values)))
-    with pytest.warns(UserWarning, match=r"40 of its 41 values are; the others \('unknown'\) count as missing"):
-        encoder = TableEncoder().fit(read_table(tmp_path / "t.csv"))
-    assert encoder.get_feature_names_out().tolist() == ["x", "x missing"]
-    (tmp_path / "new.csv").write_text("x;more\n20,0;1\nwho knows;2\n")
-    with pytest.warns(UserWarning, match=r"1 of the 2 values are not numbers \('who knows'\)"):
-        assert encoder.transform(read_columns(tmp_path / "new.csv")).tolist() == [[0, 0], [0, 1]]
-
-
-def test_commas_in_a_file_with_commas_are_no_decimal_points(tmp_path):
-    (tmp_path / "t.csv").write_text('x,target\n"1,5",a\n"2,5",b\n')
-    assert read_table(tmp_path / "t.csv").columns["x"].tolist() == ["1,5", "2,5"]
-
-
 @pytest.mark.parametrize("mark", [",", ";", "\t", "|"])
 def test_codes_with_leading_zeros_stay_text_between_all_separators(mark, tmp_path):
     lines = [("a", "code", "y"), ("1", "007", "0"), ("2", "012", "1")]
@@ -232,51 +206,6 @@ def test_errors_of_labels_and_of_parquet_name_the_file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "values",
-    [
-        ["950", "1,200", "12,500"],
-        ["950", "1,200", "1,234,567"],
-        ["0,5", "1,5", "1,234,567"],
-        ["0,5", "1.234", "0.5", "7"],
-    ],
-)
-def test_possible_thousands_separators_are_left_as_text(values, tmp_path):
-    (tmp_path / "t.tsv").write_text("x\ty\n" + "".join(f"{v}\t{k % 2}\n" for k, v in enumerate(values)))
-    assert read_table(tmp_path / "t.tsv").columns["x"].tolist() == values
-
-
-@pytest.mark.parametrize("mark", [";", "\t", "|"])
-def test_points_between_thousands_beside_decimal_commas(mark, tmp_path):
-    rows = [
-        ("0,5", "999", "1.500", "a"),
-        ("1,25", "1.200", "20.250", "b"),
-        ("2", "-1.234.567", "3.125", "a"),
-        ("", "", "", "b"),
-    ]
-    lines = [mark.join(row) for row in [("share", "euros", "both", "target"), *rows]]
-    (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
-    table = read_table(tmp_path / "t.csv")
-    np.testing.assert_array_equal(table.columns["euros"], [999, 1200, -1234567, np.nan])
-    np.testing.assert_array_equal(table.columns["both"], [1500, 20250, 3125, np.nan])
-    chunks = list(read_chunks(tmp_path / "t.csv", 2))
-    np.testing.assert_array_equal(np.concatenate([c["euros"] for c in chunks]), table.columns["euros"])
-
-
-def test_points_are_decimal_where_commas_do_not_say_otherwise(tmp_path):
-    (tmp_path / "t.csv").write_text("x;z;y\n1.250;0.5;0\n2.125;1.25;1\n")  # no decimal commas
-    assert read_table(tmp_path / "t.csv").columns["x"].tolist() == [1.25, 2.125]
-    (tmp_path / "t.csv").write_text("x;z;y\n1.250;0,5;0\n2.12;1,25;1\n")  # two digits are no thousands
-    assert read_table(tmp_path / "t.csv").columns["x"].tolist() == [1.25, 2.12]
-    (tmp_path / "t.csv").write_text("x;z;y\n1.250;0,5;0\n4000;1,25;1\n")  # thousands would have a point
-    assert read_table(tmp_path / "t.csv").columns["x"].tolist() == [1.25, 4000]
-
-
-def test_one_clear_decimal_comma_tells_what_the_others_are(tmp_path):
-    (tmp_path / "t.tsv").write_text("x\ty\n1,200\t0\n0,125\t1\n12,5\t0\n-3\t1\n")
-    assert read_table(tmp_path / "t.tsv").columns["x"].tolist() == [1.2, 0.125, 12.5, -3]
-
-
-@pytest.mark.parametrize(
     ("text", "fields"),
     [
         ("a,b,c,y,d\n1,2,3,x,5\n1,3,x,5\n", "the 5 fields of its header; got 4 in line 3"),
@@ -307,7 +236,7 @@ def test_blank_lines_and_trailing_header_separators_are_no_short_rows(text, tmp_
     assert [columns[name].tolist() for name in "aby"] == [[1, 3], [2, 4], [0, 1]]
 
 
-def test_values_too_long_for_the_field_count_use_pandas(tmp_path):
+def test_values_may_be_long(tmp_path):
     (tmp_path / "t.csv").write_text(f"x,y\n{'long' * 50_000},0\nb,1\n")
     assert len(read_table(tmp_path / "t.csv").columns["x"][0]) == 200_000
 
@@ -329,9 +258,9 @@ def test_truth_values_of_new_files_match_the_training_words(tmp_path):
 @pytest.mark.parametrize("rows", [[1, 2, 3, 4], [9, 2, 30, 4], [0, 1, 0, 1]])
 def test_nameless_row_numbers_are_left_out(rows, tmp_path):
     (tmp_path / "t.csv").write_text('"",x\n' + "".join(f'"{k}",{k + 5}\n' for k in rows))
-    reader = NumberReader("t.csv")
-    assert list(read_columns(tmp_path / "t.csv", reader=reader)) == ["x"]
-    assert any("no name" in note for note in reader.remarks) == (rows != [1, 2, 3, 4])
+    table = read_formatted(tmp_path / "t.csv", Notation())
+    assert list(table.columns) == ["x"]
+    assert any("no name" in note for note in table.notes.values()) == (rows != [1, 2, 3, 4])
 
 
 @pytest.mark.parametrize("values", [[1, 2, 2, 4], ["a", "b", "c", "d"], [0.5, 1, 2, 3]])

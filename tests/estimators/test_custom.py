@@ -13,7 +13,7 @@ from calibrant.bilevel import NonFiniteError
 from calibrant.data import Indexed
 from calibrant.methods import BO4SC, Part, SelfCalibrated, Standard, Task, Trained, custom
 from calibrant.methods.standard import CHECK_EVERY
-from calibrant.models.mlp import mlp
+from calibrant.models.architectures.mlp import mlp
 from tests.estimators.cases import three_classes
 
 

@@ -111,7 +111,7 @@ def test_a_table_with_text_enters_as_the_encoder_reads(classifier, tmp_path):
 
 
 def test_a_pool_that_knows_nothing_answers_with_the_frequencies(tmp_path):
-    classifier = load(HERE / "version-4-self.calibrant")
+    classifier = load(HERE / "version-5-self.calibrant")
     classifier.model_ = Blend(None, {}, Pool(np.zeros(0), np.log([0.2, 0.3, 0.5]), 0.1))
     X = np.random.default_rng(0).normal(size=(9, 2)).astype(np.float32)
     to_onnx(classifier, tmp_path / "model.onnx")
@@ -120,7 +120,7 @@ def test_a_pool_that_knows_nothing_answers_with_the_frequencies(tmp_path):
     np.testing.assert_allclose(probs, classifier.predict_proba(X), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("file", ["version-4-self", "version-4-frame", "version-4-bo4sc"])
+@pytest.mark.parametrize("file", ["version-5-self", "version-5-frame", "version-5-bo4sc"])
 def test_loaded_classifiers_can_be_written_too(file, tmp_path):
     classifier = load(HERE / f"{file}.calibrant")
     to_onnx(classifier, tmp_path / "model.onnx")

@@ -18,7 +18,7 @@ import calibrant
 from calibrant import integrations, metrics
 from calibrant.integrations import Tracker, trackers
 from calibrant.methods import Part, after_training, watching
-from calibrant.models.outputs import logits_of
+from calibrant.models.functional.network import logits_of
 
 ROOT = Path(__file__).parents[2]
 NAMES = {"nll", "accuracy", "smooth_ece", "temperature", "nll_calibrated"}

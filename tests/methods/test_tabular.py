@@ -14,7 +14,7 @@ from calibrant.methods.crossfit import fold_tasks
 from calibrant.methods.dealing import deal
 from calibrant.methods.tabular import ROWS_PER_COLUMN, WIDE, Rotated, column_strengths, wide_axes
 from calibrant.models import mlp
-from calibrant.models.embeddings import EmbeddingLayer
+from calibrant.models.architectures.mlp import EmbeddingLayer
 
 
 def table(rows: int = 40, columns: int = 3, seed: int = 0) -> Task:

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 import calibrant
 from calibrant.data.batch import map_tensors
 from calibrant.methods.newness import is_new
-from calibrant.models.outputs import call, logits_of
+from calibrant.models.functional.network import call, logits_of
 
 CLASSES = 3
 

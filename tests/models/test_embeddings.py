@@ -7,7 +7,14 @@ from torch import nn
 
 from calibrant.bilevel import Adam, Bilevel, ColumnL2, Population, Unrolled, solve
 from calibrant.models import mlp
-from calibrant.models.embeddings import LARGEST, EmbeddingLayer, Periodic, PiecewiseLinear, bin_edges, make_encoding
+from calibrant.models.architectures.mlp import (
+    LARGEST,
+    EmbeddingLayer,
+    Periodic,
+    PiecewiseLinear,
+    bin_edges,
+    make_encoding,
+)
 
 
 def rows(count: int = 40, columns: int = 3) -> torch.Tensor:

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from calibrant.models import FunctionalModule
-from calibrant.models.heads import find_head
-from calibrant.models.outputs import logits_of
+from calibrant.models.functional.heads import find_head
+from calibrant.models.functional.network import logits_of
 
 X = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
 

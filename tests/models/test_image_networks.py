@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from calibrant.models import FunctionalModule, ResNet, resnet18, resnet50, small_cnn, wide_resnet
-from calibrant.models.resnet import BasicBlock
-from calibrant.models.seeding import seeded_start
+from calibrant.models.architectures.convolutional import BasicBlock
+from calibrant.models.functional.global_state import seeded_start
 
 # Counts of the published architectures.
 COUNTS = {

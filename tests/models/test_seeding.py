@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 import torch
 
-from calibrant.models.seeding import generators_restored, seeded_generators, seeded_start
+from calibrant.models.functional.global_state import generators_restored, seeded_generators, seeded_start
 
 LIKE = torch.zeros(1)
 BLOCKS = {"start": seeded_start, "generators": lambda seed: seeded_generators(seed, LIKE)}

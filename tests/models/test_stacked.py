@@ -6,10 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from calibrant.models import stacked
-from calibrant.models.embeddings import make_encoding
-from calibrant.models.mlp import mlp
-from calibrant.models.stacked import MeanPerceptron, Perceptron
+from calibrant.models.architectures import stacked
+from calibrant.models.architectures.mlp import make_encoding, mlp
+from calibrant.models.architectures.stacked import MeanPerceptron, Perceptron
 
 ROWS = torch.randn(70, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from calibrant.models.threads import share_out, single_operations
+from calibrant.models.functional.global_state import share_out, single_operations
 
 
 @pytest.fixture(autouse=True)

@@ -50,7 +50,8 @@ def error(function, *arguments):
 found["encoded"] = TableEncoder().fit_transform(np.eye(3)).shape
 data = plots.prepare_reliability(confidence=[0.5, 0.9], correct=[0, 1])
 found["plots"] = error(plots.ReliabilityDisplay(data).plot)
-found["tables"] = error(read_table, "t.csv")
+open("t.parquet", "w").write("PAR1")
+found["tables"] = error(read_table, "t.parquet")
 print(json.dumps(found))
 """
 

@@ -81,7 +81,7 @@ def own_names():
 
 def test_every_private_part_is_listed():
     """For attributes only the last name is compared: the type of their owner is not known here."""
-    own = set(own_names()) - {"_modules"}  # models/heads.py sets this one of a module of torch
+    own = set(own_names()) - {"_modules"}  # models/functional/heads.py sets this one of a module of torch
     listed = {part for name in PARTS for part in name.split(".") if private(part)}
     missing = set()
     for file in FILES + STUDIES:

@@ -117,3 +117,17 @@ def test_columns_with_names_and_labels_with_numbers(labels, classes):
     result, _ = judge_files([file])
     assert result.models["a"].measures["accuracy"].value == 0.5
     assert [part["name"] for part in result.models["a"].classes] == (["a", "b"] if classes else ["1", "2"])
+
+
+def test_decimal_commas_and_the_encoding_are_declared(tmp_path):
+    text = "label;prob_ja;prob_nö\nnö;0,25;0,75\nja;0,75;0,25\n"
+    (tmp_path / "p.csv").write_bytes(text.encode("cp1252"))
+    with pytest.raises(ValueError, match="not text in UTF-8"):
+        read_predictions(tmp_path / "p.csv")
+    with pytest.raises(
+        ValueError, match=r"must hold numbers; got text\. .* decimal commas \('0,25'\)\. Pass --decimal ,"
+    ):
+        read_predictions(tmp_path / "p.csv", encoding="cp1252")
+    file = read_predictions(tmp_path / "p.csv", encoding="cp1252", decimal=",")
+    np.testing.assert_array_equal(file.values, [[0.25, 0.75], [0.75, 0.25]])
+    assert file.classes == ("ja", "nö")

@@ -9,6 +9,7 @@ import pytest
 
 pytest.importorskip("typer")
 
+from calibrant.data.columns import Notation
 from calibrant.tables import load_model, predict
 from calibrant.tables.parts import divide
 from calibrant.tables.reading import read_labelled
@@ -76,7 +77,8 @@ def test_the_newest_rows_are_the_test_part(kind, tmp_path):
     written = {"days first": days.dt.strftime("%d.%m.%Y"), "parquet": days, "numbers": (days - days.min()).dt.days / 7}
     source = source.assign(since=written.get(kind, source["since"]))
     (source.to_parquet if kind == "parquet" else source.to_csv)(path, index=False)
-    table = read_labelled(path, "left?", time="since")
+    notation = Notation(dates="%d.%m.%Y" if kind == "days first" else ())
+    table = read_labelled(path, "left?", time="since", notation=notation)
     assert "since" not in table.columns
     parts = divide(table, test=0.25, val=0.1, seed=3)
     order = np.argsort(days.to_numpy())

@@ -16,8 +16,8 @@ pytest.importorskip("typer")
 import pandas as pd
 
 from calibrant import SelfCalibratedClassifier
-from calibrant.data.table_chunks import read_chunks
-from calibrant.data.tables import read_columns
+from calibrant.data.columns import ColumnFormat
+from calibrant.data.columns.read import read_chunks, read_columns
 from calibrant.metrics import ece
 from calibrant.tables import load_model, predict, save_model
 from tests.tables.conftest import churn
@@ -185,7 +185,10 @@ def test_bad_input_gets_a_sentence(trained, new, tmp_path):
         "header.csv holds no rows": (model, tmp_path / "header.csv"),
         "not text in UTF-8": (model, tmp_path / "latin.csv"),
         "in line 61": (model, tmp_path / "short.csv"),
-        "'many' is not a number": (model, tmp_path / "words.csv"),
+        "Column 'visits' of words.csv must hold numbers, as in the training table; got 'many' in row 71.": (
+            model,
+            tmp_path / "words.csv",
+        ),
         "is a folder": (model, tmp_path),
     }
     for sentence, (own, path) in cases.items():
@@ -263,7 +266,9 @@ TEXTS = {
 def test_pieces_of_text_are_those_of_the_whole(kind, rows, tmp_path):
     path = tmp_path / "t.csv"
     path.write_bytes(TEXTS[kind].encode())
-    whole, parts = read_columns(path), list(read_chunks(path, rows))
+    decimal = "," if "commas" in kind and ";" in TEXTS[kind] else "."
+    whole = read_columns(path, decimal=decimal)
+    parts = list(read_chunks(path, rows, {"a": ColumnFormat("numbers", decimal)}))
     assert sum(len(p["a"]) for p in parts) == 3
     assert max(len(p["a"]) for p in parts) <= rows
     assert [str(v) for p in parts for v in p["b"]] == [str(v) for v in whole["b"]]
@@ -273,9 +278,7 @@ def test_pieces_of_text_are_those_of_the_whole(kind, rows, tmp_path):
 def test_columns_of_text_stay_so_in_every_piece(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("code,version\n007,1.10\n8,1.1\n12,abc\n")
-    found = [
-        v for p in read_chunks(path, 1, text={"code", "version"}) for v in zip(p["code"], p["version"], strict=True)
-    ]
+    found = [v for p in read_chunks(path, 1, {}) for v in zip(p["code"], p["version"], strict=True)]
     assert found == [("007", "1.10"), ("8", "1.1"), ("12", "abc")]
 
 
@@ -283,7 +286,7 @@ def test_an_open_quotation_mark_is_reported_before_memory_ends(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text('a,b\n1,"x\n' + "2,y\n" * 50_000)
     with pytest.raises(ValueError, match="every quotation mark is closed"):
-        list(read_chunks(path, 10))
+        list(read_chunks(path, 10, {}))
 
 
 @pytest.mark.slow

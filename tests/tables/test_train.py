@@ -271,25 +271,46 @@ def test_an_export_of_a_spreadsheet(quick, tmp_path):
     rng = np.random.default_rng(0)
     amounts, days = rng.integers(100_000, 900_000, 120), rng.integers(1, 28, 120)
     lines = ["Kunde;Datum;Umsatz in €;Rabatt;Größe;Mandant;Bemerkung;Status"] + [
-        f"K{k};{day:02d}.0{k % 9 + 1}.2023;{v // 1000}.{v % 1000:03d},50 €;{k % 40},5 %;{150 + k % 50},5 cm;1;"
+        f"K{k};{day:02d}.0{k % 9 + 1}.2023;{v // 1000}.{v % 1000:03d},50;{k % 40},5 %;{150 + k % 50},5;1;"
         f'"Anruf {k},\nkommt; ""wieder""";{"bleibt " if v > 5e5 else "geht"}'
         for k, (v, day) in enumerate(zip(amounts, days, strict=True))
     ]
-    (tmp_path / "t.csv").write_bytes(("\ufeff" + "\r\n".join(lines) + "\r\n").encode())
-    done = invoke("train", tmp_path / "t.csv", "--target", "Status", "--out", tmp_path / "out")
+    (tmp_path / "t.csv").write_bytes(("\r\n".join(lines) + "\r\n").encode("cp1252"))
+    command = ("train", tmp_path / "t.csv", "--target", "Status", "--out", tmp_path / "out", "--encoding", "cp1252")
+    done = invoke(*command)
     assert done.exit_code == 0, done.output
-    assert "Numbers: Umsatz in €, Rabatt, Größe." in done.stderr
+    assert "Column 'Umsatz in €' is read as text, but looks like numbers with decimal commas (" in done.stderr
+    assert "Pass --decimal , --thousands . if they are." in done.stderr
+    assert "Column 'Datum' is read as text, but looks like dates ('" in done.stderr
+    assert "Pass --dates '%d.%m.%Y', or write them as 2024-12-31." in done.stderr
+    done = invoke(*command, "--decimal", ",", "--thousands", ".", "--dates", "%d.%m.%Y")
+    assert done.exit_code == 0, done.output
+    assert "Numbers: Umsatz in €, Größe." in done.stderr
     assert "Mandant (constant)" in done.stderr
     assert "Dates: Datum." in done.stderr
     assert "look like names or free text." in done.stderr
-    assert "Column 'Größe' has the unit 'cm' and is read as numbers." in done.stderr
-    new = "Umsatz in €;Rabatt;Größe;Datum\n850.000 €;5 %;150,5 cm;1.2.2023\n850000;5;150,5;2023-02-01\n"
-    (tmp_path / "new.csv").write_text(new)
-    done = invoke("predict", tmp_path / "out" / "model.calibrant", tmp_path / "new.csv", "--out", tmp_path / "p.csv")
+    assert "Column 'Rabatt' is read as text, but looks like numbers with a unit or other characters (" in done.stderr
+    formats = "numbers with a decimal comma and '.' between thousands (Umsatz in €, Größe, Mandant)"
+    assert f"Formats: dates such as 31.12.2024 (Datum); {formats}." in done.stderr
+    model = tmp_path / "out" / "model.calibrant"
+    new = "Umsatz in €;Rabatt;Größe;Datum\n850.000;0,5 %;150,5;1.2.2023\n850000,0;0,5 %;150,50;01.02.2023\n"
+    (tmp_path / "new.csv").write_text(new, encoding="cp1252")
+    done = invoke("predict", model, tmp_path / "new.csv", "--out", tmp_path / "p.csv")
     assert done.exit_code == 0, done.output
     assert "Note" not in done.stderr.replace("Note: all predictions are withheld", "")
     found = pd.read_csv(tmp_path / "p.csv")["prob_geht"]
     assert found[0] == pytest.approx(found[1], abs=1e-6)
+    (tmp_path / "new.csv").write_text(new)
+    done = invoke("predict", model, tmp_path / "new.csv", "--encoding", "utf-8", "--out", tmp_path / "p.csv")
+    assert done.exit_code == 0, done.output
+    pd.testing.assert_series_equal(pd.read_csv(tmp_path / "p.csv")["prob_geht"], found)
+    for old, other, wanted in (
+        ("150,50", "150.50", "'Größe' of new.csv must hold numbers with a decimal comma and '.' between thousands"),
+        ("01.02.2023", "2023-02-01", "'Datum' of new.csv must hold dates such as 31.12.2024"),
+    ):
+        (tmp_path / "new.csv").write_text(new.replace(old, other), encoding="cp1252")
+        message = refused("predict", model, tmp_path / "new.csv", "--out", tmp_path / "p.csv")
+        assert f"{wanted}, as in the training table; got {other!r} in row 2. Correct it" in message
 
 
 def test_categories_are_written_as_in_training(quick, tmp_path):

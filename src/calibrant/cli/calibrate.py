@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from calibrant.cli.evaluate import AsJson, AsLogits, Columns, Labels, Positive
+from calibrant.cli.options import Decimal, Encoding
 from calibrant.cli.shell import file_argument, notes_printed, print_json
 
 
@@ -21,6 +22,8 @@ def calibrate(
     columns: Columns = None,
     logits: AsLogits = False,
     positive: Positive = None,
+    decimal: Decimal = ".",
+    encoding: Encoding = "utf-8",
     as_json: AsJson = False,
 ) -> None:
     """Fit a calibrator to a file of predictions; `calibrant apply` applies it to other files.
@@ -43,7 +46,9 @@ def calibrate(
 
     check_calibrator(method, "--method")
     with notes_printed():
-        file = read_predictions(predictions, labels=labels, columns=columns or (), logits=logits)
+        file = read_predictions(
+            predictions, labels=labels, columns=columns or (), logits=logits, decimal=decimal, encoding=encoding
+        )
     with whole_file(out) as unfinished:
         calibrator = fit_file(file, method, positive)
         save_calibrator(calibrator, unfinished)
@@ -68,6 +73,8 @@ def apply(
     ],
     columns: Columns = None,
     logits: AsLogits = False,
+    decimal: Decimal = ".",
+    encoding: Encoding = "utf-8",
     as_json: AsJson = False,
 ) -> None:
     """Calibrate a file of predictions: write its columns, and prob_<class>, predicted and confidence.
@@ -84,7 +91,14 @@ def apply(
 
     fitted = load_calibrator(calibrator)
     with notes_printed():
-        file = read_predictions(predictions, columns=columns or (), logits=logits, need_labels=False)
+        file = read_predictions(
+            predictions,
+            columns=columns or (),
+            logits=logits,
+            need_labels=False,
+            decimal=decimal,
+            encoding=encoding,
+        )
     apply_file(fitted, file, out)
     if as_json:
         print_json({"rows": len(file), "file": str(out)})

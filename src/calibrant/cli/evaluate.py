@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from calibrant.cli.options import Decimal, Encoding
 from calibrant.cli.shell import file_argument, notes_printed, print_json
 
 Files = Annotated[list[Path], file_argument("PREDICTIONS", "Files of predictions: CSV, TSV, Parquet, npz or npy.")]
@@ -33,6 +34,8 @@ def evaluate(
     columns: Columns = None,
     logits: AsLogits = False,
     positive: Positive = None,
+    decimal: Decimal = ".",
+    encoding: Encoding = "utf-8",
     recalibrate: Annotated[
         str | None,
         typer.Option(
@@ -77,7 +80,16 @@ def evaluate(
         check_calibrator(recalibrate, "--recalibrate")
     with notes_printed():
         files = [
-            read_predictions(path, labels=labels, group=group, weight=weight, columns=columns or (), logits=logits)
+            read_predictions(
+                path,
+                labels=labels,
+                group=group,
+                weight=weight,
+                columns=columns or (),
+                logits=logits,
+                decimal=decimal,
+                encoding=encoding,
+            )
             for path in predictions
         ]
     with notes_printed():

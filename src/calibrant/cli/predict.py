@@ -29,6 +29,9 @@ def predict(
     score: Annotated[
         bool, typer.Option("--score/--no-score", help="Compare with the labels if the table has them.")
     ] = True,
+    encoding: Annotated[
+        str | None, typer.Option(help="Encoding of a text file; default: that of the training table.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a summary as JSON; needs --out.")] = False,
 ) -> None:
     """Predict the rows of a table: class, confidence, a probability for each class, and whether it is withheld.
@@ -59,6 +62,7 @@ def predict(
         set_coverage=set_coverage,
         keep=keep or (),
         score=score,
+        encoding=encoding,
     )
     sys.stdout.flush()
     if as_json:

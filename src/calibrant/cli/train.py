@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from calibrant.cli.evaluate import AsJson
-from calibrant.cli.options import Device, On
+from calibrant.cli.options import Decimal, Device, Encoding, On, Thousands
 from calibrant.cli.shell import file_argument, print_json
 
 
@@ -47,6 +47,12 @@ def train(
     text: Annotated[
         list[str] | None, typer.Option(help="Columns of free text that are not recognised as such.")
     ] = None,
+    decimal: Decimal = ".",
+    thousands: Thousands = "",
+    dates: Annotated[
+        list[str] | None, typer.Option(help="Formats of dates, such as %d.%m.%Y; 2024-12-31 needs none.")
+    ] = None,
+    encoding: Encoding = "utf-8",
     risk: Annotated[
         float, typer.Option(help="Withhold uncertain predictions, so that at most this share of the others is wrong.")
     ] = 0.05,
@@ -88,6 +94,10 @@ def train(
         drop=tuple(drop or ()),
         categorical=tuple(categorical or ()),
         text=tuple(text or ()),
+        decimal=decimal,
+        thousands=thousands,
+        dates=tuple(dates or ()),
+        encoding=encoding,
         risk=risk,
         seed=seed,
         device=device.value,

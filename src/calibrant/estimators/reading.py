@@ -18,12 +18,12 @@ from torch import Tensor
 from calibrant._settings import shown
 from calibrant._warnings import warn
 from calibrant.data import TableEncoder
+from calibrant.data.columns.forms import check_names, column_names, readable
+from calibrant.data.columns.read import NAMELESS, numbers_rows
 from calibrant.data.copies import row_codes
 from calibrant.data.projection import Projection, fit_projection
 from calibrant.data.scaling import Scaling, fit_scaling
 from calibrant.data.splits import group_folds, split_indices
-from calibrant.data.table_forms import check_names, column_names, readable
-from calibrant.data.tables import NAMELESS, numbers_rows
 from calibrant.estimators.targets import as_targets
 from calibrant.methods import Part
 from calibrant.methods.tabular import WIDE

@@ -17,7 +17,7 @@ from calibrant.methods.forest import Forest
 from calibrant.methods.lines import Line
 from calibrant.methods.mean_trees import MeanTrees, rounded_down
 from calibrant.methods.pool import FLOOR
-from calibrant.models.embeddings import EmbeddingLayer, Periodic, PiecewiseLinear
+from calibrant.models.architectures.mlp import EmbeddingLayer, Periodic, PiecewiseLinear
 
 
 def scaled(graph: Graph, inputs: str, scaling: Scaling) -> str:

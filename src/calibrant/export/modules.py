@@ -23,8 +23,8 @@ from calibrant.data.items import arguments
 from calibrant.export.graph import require
 from calibrant.methods import Trained
 from calibrant.methods.trained import as_arrays
-from calibrant.models.given import copied, unwrapped
-from calibrant.models.outputs import call, logits_of, positional_names
+from calibrant.models.functional.network import call, logits_of, positional_names
+from calibrant.models.functional.user_modules import copied, unwrapped
 
 Variants = dict[tuple[int, int], list[Any]]
 

@@ -15,8 +15,8 @@ from calibrant.data.items import by_name, takes_mapping, unpack
 from calibrant.methods.after_training import calibrate_gathered
 from calibrant.methods.loaded import arguments_of
 from calibrant.methods.watching import calibration_scores
-from calibrant.models.given import copied
-from calibrant.models.outputs import call, logits_of
+from calibrant.models.functional.network import call, logits_of
+from calibrant.models.functional.user_modules import copied
 from calibrant.posthoc.registry import check_calibrator
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from calibrant.bilevel.compiled import Compiler
 from calibrant.bilevel.problem.population import why_not_vectorised
 from calibrant.data.batch import tensors_of
 from calibrant.methods.task import Task, even, total_steps
-from calibrant.models.given import unwrapped
+from calibrant.models.functional.user_modules import unwrapped
 
 if TYPE_CHECKING:
     from calibrant.methods.base import Method

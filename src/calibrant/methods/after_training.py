@@ -16,7 +16,7 @@ from calibrant.methods.loaded import as_part, checked
 from calibrant.methods.part import few_inputs
 from calibrant.methods.plain_modules import form_of
 from calibrant.methods.trained import Calculated, Trained
-from calibrant.models.given import copied
+from calibrant.models.functional.user_modules import copied
 from calibrant.posthoc import make_calibrator
 from calibrant.posthoc.registry import check_calibrator
 

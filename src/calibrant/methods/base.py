@@ -18,7 +18,7 @@ from calibrant.bilevel import Bilevel, Callback, NonFiniteError, Solution
 from calibrant.methods.adapter import Compile, Group, Outcome, Solving, solve_group
 from calibrant.methods.fitted import Fitted, Mixture
 from calibrant.methods.task import Task, streams
-from calibrant.models.mlp import mlp
+from calibrant.models.architectures.mlp import mlp
 
 
 @dataclass(frozen=True)

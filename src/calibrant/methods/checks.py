@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from calibrant._warnings import warn
 from calibrant.data.batch import tensors_of
 from calibrant.methods.part import Part
-from calibrant.models.given import copied
-from calibrant.models.outputs import call, logits_of
-from calibrant.models.seeding import generators_restored
+from calibrant.models.functional.global_state import generators_restored
+from calibrant.models.functional.network import call, logits_of
+from calibrant.models.functional.user_modules import copied
 
 ROWS, FEWEST = 2000, 200
 """The most and the fewest rows on which a trained network is compared with chance."""

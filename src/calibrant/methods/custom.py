@@ -36,8 +36,8 @@ from calibrant.methods.safeguards import Interruptible, Opening, Progress, Resum
 from calibrant.methods.task import Model, Task, Unchanged
 from calibrant.methods.trained import Trained
 from calibrant.methods.watching import Watcher
-from calibrant.models.given import check_module, copied, unwrapped
-from calibrant.models.seeding import generators_restored
+from calibrant.models.functional.global_state import generators_restored
+from calibrant.models.functional.user_modules import check_module, copied, unwrapped
 
 
 def fit(
@@ -220,7 +220,9 @@ def fit(
         except NonFiniteError as error:
             hint = not_finite(first, "train") + not_finite(second, "val")
             raise NonFiniteError(f"{error}{hint}") from error
-        except CheckpointError as error:
+        except RuntimeError as error:
+            if not isinstance(error, CheckpointError) and "use_reentrant=True" not in str(error):
+                raise
             raise ValueError(
                 f"Gradient checkpointing cannot be combined with {type(wanted).__name__}, which differentiates through "
                 "training steps. Turn it off in the network."

@@ -17,7 +17,7 @@ from calibrant.methods.recipes import recipe_for
 from calibrant.methods.standard import Standard
 from calibrant.methods.task import Model, Task, Unchanged
 from calibrant.methods.varied_rates import MOST, VariedRates
-from calibrant.models.given import unwrapped
+from calibrant.models.functional.user_modules import unwrapped
 
 Calibration = Literal["auto", "temperature"]
 

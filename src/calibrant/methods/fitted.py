@@ -15,8 +15,8 @@ from calibrant._inputs import shareable
 from calibrant.bilevel import Solution
 from calibrant.data.batch import map_tensors
 from calibrant.methods.part import Part
-from calibrant.models.given import copied
-from calibrant.models.stacked import MeanPerceptron, Perceptron
+from calibrant.models.architectures.stacked import MeanPerceptron, Perceptron
+from calibrant.models.functional.user_modules import copied
 
 
 class Fitted:

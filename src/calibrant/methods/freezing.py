@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from torch import nn
 
-from calibrant.models.given import copied
-from calibrant.models.heads import Head, find_head
-from calibrant.models.seeding import generators_restored
+from calibrant.models.functional.global_state import generators_restored
+from calibrant.models.functional.heads import Head, find_head
+from calibrant.models.functional.user_modules import copied
 
 Freeze = Literal["backbone"] | Sequence[str]
 

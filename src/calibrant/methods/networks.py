@@ -34,10 +34,10 @@ from calibrant.methods.adapter import Group, Outcome, Solving
 from calibrant.methods.base import Method
 from calibrant.methods.part import Part, few_inputs
 from calibrant.methods.task import Task
-from calibrant.models.given import copied
-from calibrant.models.heads import find_head
-from calibrant.models.outputs import call, logits_of
-from calibrant.models.seeding import generators_restored
+from calibrant.models.functional.global_state import generators_restored
+from calibrant.models.functional.heads import find_head
+from calibrant.models.functional.network import call, logits_of
+from calibrant.models.functional.user_modules import copied
 
 STRIDE = 4
 """Training steps per outer step."""

@@ -18,7 +18,7 @@ from calibrant.bilevel.running.checkpoints import load_run, save_run
 from calibrant.bilevel.running.run import Run
 from calibrant.methods.watching import Watcher
 from calibrant.metrics import nll
-from calibrant.models.seeding import generators_restored
+from calibrant.models.functional.global_state import generators_restored
 
 INTERRUPTED = "interrupted"
 """The reason of an interrupted run in ``Solution.reasons``."""
@@ -192,13 +192,13 @@ class Progress(ProgressBar, Watcher):
         if begin >= self._again:
             with generators_restored(run.state.params):
                 outputs = self.outputs(run)
+            validation: Any = None if run.outer_loss is None else run.outer_loss.nanmean().item()
             if outputs is not None and self.part is not None:
-                loss = nll(*outputs, from_logits=True, sample_weight=self.part.sample_weight)
-                self._validated = f", validation loss {loss:.4f}"
+                validation = nll(*outputs, from_logits=True, sample_weight=self.part.sample_weight)
+            if validation is not None:
+                self._validated = f", validation loss {validation:.4f}"
             now = time.perf_counter()
             self._again = now + 10 * (now - begin)
-        if self.part is None and run.outer_loss is not None:
-            self._validated = f", validation loss {run.outer_loss.nanmean().item():.4f}"
         members = f", {int(run.active.sum())} of {len(run.active)} networks" if run.is_population else ""
         loss = run.inner_losses.nanmean().item()
         return f" epoch {epoch} of {epochs}, training loss {loss:.4f}{self._validated}{members}"

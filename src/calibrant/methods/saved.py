@@ -21,7 +21,7 @@ from calibrant.methods.confidence_map import Mapped
 from calibrant.methods.fitted import Fitted, Mixture, Recalibrated
 from calibrant.methods.plain_modules import Form
 from calibrant.methods.trained import Calculated, Trained
-from calibrant.models.given import check_module, copied, unwrapped
+from calibrant.models.functional.user_modules import check_module, copied, unwrapped
 from calibrant.posthoc.persistence import build_calibrator, calibrator_parts
 
 KIND, WITH_MAP = "Trained", "TrainedWithMap"
@@ -91,14 +91,14 @@ def load_trained(path: str | os.PathLike[str], model: nn.Module) -> Trained:
         if header["calibrator"] is not None:
             calibrator = build_calibrator(header["calibrator"], arrays)
             steps.append(lambda model: Recalibrated(model, calibrator))
-        if header.get("map") is not None:
+        if header["map"] is not None:
             learned = _build_map(header["map"], arrays)
             steps.append(lambda model: Mapped(model, learned))
         fitted: Fitted = mean
-        for step in reversed(steps) if header.get("map_first") else steps:
+        for step in reversed(steps) if header["map_first"] else steps:
             fitted = step(fitted)
         head, names, output = header["form"]
-        form = Form(head, None if names is None else tuple(names), output, header.get("n_classes"))
+        form = Form(head, None if names is None else tuple(names), output, header["n_classes"])
         return Trained(replace(fitted, extras=extras), modules, form)  # type: ignore[type-var]
 
     trained: Trained = FORMAT.read(path, build)

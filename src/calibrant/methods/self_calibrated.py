@@ -23,7 +23,7 @@ from calibrant.methods.part import batch_size
 from calibrant.methods.tabular import ColumnEmbedding, TabularNetwork, bare, pooled_part, tabular_network, wide_axes
 from calibrant.methods.task import Task
 from calibrant.methods.wrong_labels import labels_differ
-from calibrant.models.mlp import Activation
+from calibrant.models.architectures.mlp import Activation
 
 FULL_BATCH, BATCH = 512, 256
 """A step uses all rows if there are at most ``FULL_BATCH``, and otherwise ``BATCH`` rows."""
@@ -86,10 +86,10 @@ class SelfCalibrated(Method):
         at most 4,096, else 512.
     embedding : {"piecewise", "periodic", "linear"} or None
         In the first, third, … repeat, the networks embed the columns of a table in this way
-        (:mod:`calibrant.models.embeddings`; "linear" does not embed) and learn an L2 factor for each column, if there
-        are at least 20 rows per column. The other networks are plain perceptrons. The share of each kind in the mean is
-        chosen by held-out loss. None: all networks are plain, with an L2 strength per layer. A model given with the
-        task is not embedded.
+        (:mod:`calibrant.models.architectures.mlp`; "linear" does not embed) and learn an L2 factor for each column, if
+        there are at least 20 rows per column. The other networks are plain perceptrons. The share of each kind in the
+        mean is chosen by held-out loss. None: all networks are plain, with an L2 strength per layer. A model given with
+        the task is not embedded.
     """
 
     hidden: tuple[int, ...] = (64, 64)

@@ -16,8 +16,7 @@ from calibrant.methods.crossfit import CrossFit
 from calibrant.methods.fitted import network_module
 from calibrant.methods.part import Part
 from calibrant.methods.task import Task
-from calibrant.models.embeddings import EmbeddingLayer, Encoding, make_encoding
-from calibrant.models.mlp import mlp
+from calibrant.models.architectures.mlp import EmbeddingLayer, Encoding, make_encoding, mlp
 
 ColumnEmbedding = Literal["piecewise", "periodic", "linear"]
 PRECISION = 1.0

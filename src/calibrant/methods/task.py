@@ -13,8 +13,8 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from calibrant.data.streams import mix
 from calibrant.methods.part import Part
-from calibrant.models.functional import FunctionalModule
-from calibrant.models.given import copied
+from calibrant.models.functional.functional_module import FunctionalModule
+from calibrant.models.functional.user_modules import copied
 
 Factory = Callable[[int], nn.Module]
 Model = nn.Module | Factory

@@ -11,8 +11,8 @@ import numpy as np
 
 from calibrant._words import listed
 from calibrant.data.columns import Columns, is_numeric, missing_count, numbers, texts
-from calibrant.data.encoder import TableEncoder
-from calibrant.data.encodings import Categorical, Dropped, Numeric
+from calibrant.data.columns.encoder import TableEncoder
+from calibrant.data.columns.encoding import Categorical, Dropped, Numeric
 from calibrant.data.free_text import FreeText
 from calibrant.tables.dates import date_notes, date_ranges, outside_dates
 from calibrant.tables.grouping import repeated_cases
@@ -74,7 +74,7 @@ def describe(
             kinds[encoding.name] = f"text ({len(encoding.words):,} words)"
         elif isinstance(encoding, Numeric):
             kinds[encoding.name] = "dates" if encoding.dates else "numbers"
-    notes = [note.replace("Name it in categorical", "Name it with --categorical") for note in encoder.notes_]
+    notes = [*encoder.notes_]
     notes += [
         f"Column {name!r} looks like a row number or an identifier: {len(table):,} rows, all different whole numbers. "
         f"If it is one, leave it out with --drop {shlex.quote(name)}."
@@ -146,10 +146,7 @@ def leaks(table: Labelled, kinds: dict[str, str]) -> list[str]:
     leaking = []
     for name, kind in kinds.items():
         column = table.columns[name][rows]
-        try:
-            values = numbers(column, name) if kind == "numbers" else None
-        except ValueError:  # a numeric column with typing errors
-            continue
+        values = numbers(column, name) if kind == "numbers" else None
         if values is not None and not np.isnan(values).any():
             determined = _runs(values, codes) <= 2 * classes
         else:

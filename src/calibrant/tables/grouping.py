@@ -6,11 +6,10 @@ import re
 
 import numpy as np
 
-from calibrant.data.columns import is_numeric, missing_count, numbers, set_of, strays, texts
+from calibrant.data.columns import is_numeric, missing_count, numbers, set_of, texts
+from calibrant.data.columns.column_format import is_iso_date
+from calibrant.data.columns.hints import looks_like
 from calibrant.data.copies import row_codes
-from calibrant.data.date_columns import date_forms
-from calibrant.data.date_texts import is_iso
-from calibrant.data.units import several_units
 from calibrant.tables.reading import Labelled
 
 FEWEST_GROUPS = 10
@@ -137,7 +136,7 @@ def _may_name_cases(column: np.ndarray) -> bool:
     words = [str(v) for v in set_of(column)]
     if not all(any(map(str.isdigit, v)) and len(v) <= _LONGEST for v in words):
         return False
-    return not (strays(column) is not None or date_forms(words) or all(map(is_iso, words)) or several_units(words))
+    return not all(map(is_iso_date, words)) and looks_like("x", words) is None
 
 
 def names_case(name: str) -> bool:

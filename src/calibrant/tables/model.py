@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.data.columns import Columns, numbers
-from calibrant.data.encoder import TableEncoder
-from calibrant.data.encodings import Categorical
-from calibrant.data.free_text import FreeText
-from calibrant.data.number_marks import NumberMarks
+from calibrant.data.columns import ColumnFormat, Columns, numbers
+from calibrant.data.columns.column_format import formats_from_json
+from calibrant.data.columns.encoder import TableEncoder
+from calibrant.data.columns.encoding import Categorical
 from calibrant.estimators import load_classifier
 from calibrant.selective import RejectionRule
 from calibrant.tables.reading import as_frame, similar
@@ -49,27 +48,20 @@ class TableModel:
         return [str(name) for name in getattr(self.classifier, "feature_names_in_", ())]
 
     @property
-    def marks(self) -> NumberMarks:
-        """Decimal commas and points in the training table; none are known for a model without this information."""
-        return NumberMarks.from_json(self.about.get("marks", {}))
+    def formats(self) -> dict[str, ColumnFormat]:
+        """How values were written in the columns of the training table; empty for a classifier saved from Python."""
+        return formats_from_json(self.about.get("formats", {}))
+
+    @property
+    def encoding(self) -> str:
+        """The encoding of the training table."""
+        return str(self.about.get("encoding", "utf-8"))
 
     @property
     def encoder(self) -> TableEncoder | None:
         """The encoder of text, categories and dates."""
         encoder: TableEncoder | None = self.classifier.encoder_
         return encoder
-
-    def _encodings(self, *kinds: type) -> list[Any]:
-        return [e for e in self.encoder.columns_ if isinstance(e, kinds)] if self.encoder is not None else []
-
-    @property
-    def text_columns(self) -> set[str]:
-        """Columns that must be read as text: categories, free text, and the target if its classes are text.
-
-        Categories that were read as numbers with decimal commas or signs in training are read in the same way again.
-        """
-        columns = {encoding.name for encoding in self._encodings(Categorical, FreeText)} - self.marks.changed
-        return columns | ({self.target} if self.target and self.classifier.classes_.dtype.kind == "U" else set())
 
     def probs(self, columns: Columns, file: str) -> np.ndarray:
         """Return class probabilities for the rows of a table."""
@@ -88,7 +80,8 @@ class TableModel:
 
     def unseen(self, columns: Columns) -> dict[str, list[str]]:
         """Return the categories that are not in the training data, by column."""
-        unseen = {e.name: e.unseen(columns[e.name]) for e in self._encodings(Categorical)}
+        encodings = [] if self.encoder is None else self.encoder.columns_
+        unseen = {e.name: e.unseen(columns[e.name]) for e in encodings if isinstance(e, Categorical)}
         return {name: values for name, values in unseen.items() if values}
 
     def accepts(self, confidence: np.ndarray) -> np.ndarray | None:

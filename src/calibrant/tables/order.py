@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from calibrant.data.columns import Notation
 from calibrant.tables.parts import TEST_SHARE, share_or_file
 
 
@@ -46,6 +47,12 @@ class Order:
         ``"auto"`` uses a GPU if there is one.
     rows : bool
         Show values of the table in the report and in suspects.csv.
+    decimal, thousands : str
+        The decimal mark of numbers in text, and the mark between thousands.
+    dates : str or sequence of str
+        Formats of dates, such as ``"%d.%m.%Y"``. Dates in the ISO format need none.
+    encoding : str
+        The encoding of text files.
     settings : dict
         Further parameters of the classifier.
     """
@@ -67,6 +74,10 @@ class Order:
     seed: int = 0
     device: str = "auto"
     rows: bool = True
+    decimal: str = "."
+    thousands: str = ""
+    dates: tuple[str, ...] = ()
+    encoding: str = "utf-8"
     settings: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -77,6 +88,11 @@ class Order:
             elif value is not None and not isinstance(value, Path):
                 value = share_or_file(str(value), f"--{name}")
             object.__setattr__(self, name, value)
+
+    @property
+    def notation(self) -> Notation:
+        """How numbers and dates are written, and the encoding."""
+        return Notation(self.decimal, self.thousands, self.dates, self.encoding)
 
     @property
     def config(self) -> dict[str, Any]:

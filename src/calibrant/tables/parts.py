@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from calibrant._words import count, listed
+from calibrant.data.columns.parquet import need_pandas
 from calibrant.data.copies import copy_groups, joined
-from calibrant.data.text_tables import need_pandas
 from calibrant.estimators.reading import hold_out
 from calibrant.tables.reading import ALONE, Labelled, check_classes, need_column, read_labelled, time_text
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -14,26 +13,21 @@ from typing import Any, TextIO
 import numpy as np
 
 from calibrant._settings import check_fraction
-from calibrant._whole import whole_file
 from calibrant._words import listed
 from calibrant.data.columns import Columns, each, is_missing
+from calibrant.data.columns.labels import as_labels
+from calibrant.data.columns.read import read_chunks
+from calibrant.data.columns.write import table_writer
 from calibrant.data.free_text import FreeText
-from calibrant.data.labels import as_labels
-from calibrant.data.number_reader import NumberReader
-from calibrant.data.table_chunks import read_chunks
-from calibrant.data.text_tables import need_pandas, need_pyarrow
 from calibrant.metrics.streaming import StreamingECE
 from calibrant.tables.dates import date_notes, outside_dates
 from calibrant.tables.model import TableModel, load_model
 from calibrant.tables.reading import need_column
-from calibrant.tables.writing import DIGITS, prediction_columns
+from calibrant.tables.writing import prediction_columns
 
 CHUNK = 20_000
 SHOWN = 5
 """The largest number of categories named in a note."""
-FORMATS = (".csv", ".tsv", ".parquet")
-
-Put = Callable[[dict[str, Any]], None]
 
 
 @dataclass
@@ -79,6 +73,7 @@ def predict(
     set_coverage: float | None = None,
     keep: Sequence[str] = (),
     score: bool = True,
+    encoding: str | None = None,
 ) -> Summary:
     """Predict the rows of a file in chunks, and write one output row for each.
 
@@ -98,6 +93,8 @@ def predict(
         Columns of the table to copy, such as an identifier; "row (table)" is the table's own column "row".
     score : bool
         Compare with the labels if the table has the target column.
+    encoding : str, optional
+        The encoding of a text file; by default, that of the training table.
 
     Returns
     -------
@@ -122,9 +119,10 @@ def predict(
     encodings = [] if loaded.encoder is None else loaded.encoder.columns_
     wordless = [encoding for encoding in encodings if isinstance(encoding, FreeText)]
     date_ranges, outside = loaded.about.get("dates", {}), Counter[str]()
-    reader = NumberReader(table.name, loaded.marks, {*loaded.features, *([loaded.target] if loaded.target else [])})
-    with _written(out) as put:
-        for columns in read_chunks(table, chunk, text=loaded.text_columns, reader=reader):
+    used = {*loaded.features, *([loaded.target] if score else [])}
+    formats = {name: form for name, form in loaded.formats.items() if name in used}
+    with table_writer(out) as put:
+        for columns in read_chunks(table, chunk, formats, encoding or loaded.encoding):
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", UserWarning)
                 probs = loaded.probs(columns, table.name)
@@ -147,7 +145,7 @@ def predict(
                 summary.withheld += int(output["withheld"].sum())
     if summary.labelled:
         summary.ece = errors.compute()
-    summary.notes += [*reader.remarks, *seen]
+    summary.notes += seen
     summary.notes += [
         f"Column {name!r} holds categories that training did not see ({listed(values, SHOWN)}), which count as rare."
         for name, values in unseen.items()
@@ -207,50 +205,3 @@ def _add_scores(
     kept = ~output["withheld"][labelled_rows] if "withheld" in output else np.ones(len(labelled_rows), dtype=bool)
     summary.kept += int(kept.sum())
     summary.kept_correct += int(correct[kept].sum())
-
-
-@contextmanager
-def _written(out: str | os.PathLike[str] | TextIO) -> Iterator[Put]:
-    """Return a function that appends rows to a file or stream."""
-    pd = need_pandas()
-    if not isinstance(out, str | os.PathLike):
-        yield _csv(pd, out, ",")
-        return
-    suffix = Path(out).suffix.lower()
-    if suffix not in FORMATS and (Path(out).is_file() or not Path(out).exists()):
-        raise ValueError(f"The output file must end in {', '.join(FORMATS[:-1])} or {FORMATS[-1]}; got {out}.")
-    with whole_file(out) as unfinished:
-        if suffix == ".parquet":
-            with _parquet(pd, unfinished) as put:
-                yield put
-        else:
-            with unfinished.open("w", encoding="utf-8", newline="") as stream:
-                yield _csv(pd, stream, "\t" if suffix == ".tsv" else ",")
-
-
-def _csv(pd: Any, stream: TextIO, separator: str) -> Put:
-    header = True
-
-    def put(columns: dict[str, Any]) -> None:
-        nonlocal header
-        frame = pd.DataFrame(columns)
-        frame.to_csv(stream, index=False, header=header, sep=separator, float_format=DIGITS, lineterminator="\n")
-        header = False
-
-    return put
-
-
-@contextmanager
-def _parquet(pd: Any, path: Path) -> Iterator[Put]:
-    pyarrow = need_pyarrow()
-    writer: Any = None
-    with ExitStack() as stack:
-
-        def put(columns: dict[str, Any]) -> None:
-            nonlocal writer
-            table = pyarrow.Table.from_pandas(pd.DataFrame(columns), preserve_index=False)
-            if writer is None:
-                writer = stack.enter_context(pyarrow.parquet.ParquetWriter(path, table.schema))
-            writer.write_table(table.cast(writer.schema))  # a copied column can have another type in a later piece
-
-        yield put

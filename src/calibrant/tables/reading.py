@@ -14,11 +14,11 @@ import numpy as np
 
 from calibrant._words import count, listed
 from calibrant.data.columns import Columns, days, each, is_missing, is_numeric, numbers, set_of, texts
-from calibrant.data.labels import as_labels
-from calibrant.data.number_marks import NumberMarks
-from calibrant.data.number_reader import NumberReader
-from calibrant.data.tables import NAMELESS, read_columns
-from calibrant.data.text_tables import need_pandas
+from calibrant.data.columns.column_format import ColumnFormat, Notation
+from calibrant.data.columns.labels import as_labels
+from calibrant.data.columns.parquet import need_pandas
+from calibrant.data.columns.read import NAMELESS, read_formatted
+from calibrant.data.columns.values import holds_codes
 
 MOST_CLASSES = 1000
 MANY_CLASSES = 20
@@ -47,8 +47,9 @@ class Labelled:
     roles: dict[str, str] = field(default_factory=dict)
     """The columns that are not inputs, by their use: "groups", "time" and "weight"."""
     unlabelled: int = 0
-    marks: NumberMarks = field(default_factory=NumberMarks, repr=False)
-    """How numbers and dates are written in the columns of the file."""
+    notation: Notation = field(default_factory=Notation, repr=False)
+    formats: dict[str, ColumnFormat] = field(default_factory=dict, repr=False)
+    """How the values of the columns are written, by the name of the column."""
     remarks: tuple[str, ...] = ()
     """Notes on how the file was read."""
 
@@ -67,18 +68,25 @@ class Labelled:
         """The number of rows of each class, the most frequent first."""
         return dict(Counter(map(str, self.labels.tolist())).most_common())
 
+    @property
+    def declared_formats(self) -> str:
+        """The formats that the user declared, with the columns that have them; empty if there are none."""
+        by_format: dict[str, list[str]] = {}
+        for name, form in self.formats.items():
+            if name in self.columns and form != ColumnFormat(form.kind):
+                by_format.setdefault(str(form), []).append(name)
+        return "; ".join(f"{form} ({listed(names)})" for form, names in by_format.items())
+
     def frame(self, names: Sequence[str], categorical: Collection[str] = ()) -> Any:
         """Return some columns as a data frame for a classifier."""
         return as_frame(self.columns, names, categorical)
 
 
 def as_frame(columns: Columns, names: Sequence[str], categorical: Collection[str] = ()) -> Any:
-    """Return columns as a data frame; those in ``categorical`` get pandas' category type."""
-    pd = need_pandas()
-    frame = pd.DataFrame({name: columns[name] for name in names})
-    for name in set(categorical) & set(names):
-        frame[name] = frame[name].astype("category")
-    return frame
+    """Return columns as a data frame; those in ``categorical`` and columns of codes get pandas' category type."""
+    frame = need_pandas().DataFrame({name: columns[name] for name in names})
+    codes = [name for name in names if name in categorical or holds_codes(columns[name])]
+    return frame.astype(dict.fromkeys(codes, "category"))
 
 
 def read_labelled(
@@ -89,25 +97,24 @@ def read_labelled(
     time: str | None = None,
     weight: str | None = None,
     drop: Collection[str] = (),
-    categorical: Collection[str] = (),
+    as_text: Collection[str] = (),
+    notation: Notation | None = None,
     like: Labelled | None = None,
 ) -> Labelled:
     """Read a table and split off labels, groups, times and weights; a ValueError says why a table is not suitable.
 
-    Numbers are read as in the training table ``like``, if it is given; its column of groups may then be absent. Columns
-    in ``categorical`` hold categories or text, so there are no notes on how their numbers are read. Rows without a
-    label or of weight zero are left out.
+    Columns have the formats of the training table ``like``, if it is given; its column of groups may then be absent.
+    Otherwise the file is written as declared by ``notation``, and columns in ``as_text`` hold categories or free text.
+    Rows without a label or of weight zero are left out.
     """
     path = Path(path)
     if like is None:
-        reader = NumberReader(path.name, target=target)
+        file = read_formatted(path, notation or Notation(), text=as_text)
     else:
-        reader = NumberReader(path.name, like.marks, {*like.columns, target, *like.roles.values()})
-    columns = read_columns(path, reader=reader)
+        file = read_formatted(path, like.notation, like.formats)
+    columns = file.columns
     if like is not None and groups not in columns:
         groups = None
-    for name in (groups, *drop, *categorical):
-        reader.notes.pop(str(name), None)
     columns_by_use = {"groups": groups, "time": time, "weight": weight}
     roles = {use: name for use, name in columns_by_use.items() if name is not None}
     dropped = [name for name in drop if name not in NAMELESS]  # row numbers are left out in any case
@@ -136,8 +143,9 @@ def read_labelled(
         None if weight is None else _weights(columns[weight][labelled], weight, path.name),
         roles,
         int((~labelled).sum()),
-        reader.found,
-        tuple(reader.remarks),
+        notation or Notation(),
+        file.formats,
+        tuple(note for name, note in file.notes.items() if name not in (groups, *drop)),
     )
     if table.weights is None or table.weights.all():
         return table
@@ -225,7 +233,7 @@ def _times(column: np.ndarray, name: str, file: str) -> np.ndarray:
         example = next(text for text in texts(column) if text is not None)
         raise ValueError(
             f"Column {name!r} of {file} must hold dates such as 2024-12-31, or numbers, to be the --time of the rows; "
-            f"got values such as {example!r}. Correct them, or name another column."
+            f"got values such as {example!r}. Declare their format with --dates, or name another column."
         ) from None
     if absent := int(np.isnan(values).sum()):
         raise ValueError(

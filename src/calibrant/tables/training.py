@@ -18,6 +18,7 @@ from calibrant._settings import check_number
 from calibrant._whole import usable_folder
 from calibrant._words import count, listed
 from calibrant.bilevel import NonFiniteError
+from calibrant.data.columns.column_format import formats_to_json
 from calibrant.report.builder import need_jinja
 from calibrant.tables.describing import TableDescription, describe
 from calibrant.tables.methods import choose_rule, find_method
@@ -89,7 +90,8 @@ def _train(order: Order, work: Path, tell: Tell, show_progress: bool) -> Trainin
         time=order.time,
         weight=order.weight,
         drop=order.drop,
-        categorical=(*order.categorical, *order.text),
+        as_text=(*order.categorical, *order.text),
+        notation=order.notation,
     )
     for name in (*order.categorical, *order.text):
         need_column(table.columns, name, table.file)
@@ -106,6 +108,8 @@ def _train(order: Order, work: Path, tell: Tell, show_progress: bool) -> Trainin
     tell(f"{table.file}: {count(len(table), 'row')}, {count(len(table.columns), 'column')}.")
     for sentence in described.sentences():
         tell(sentence)
+    if formats := table.declared_formats:
+        tell(f"Formats: {formats}.")
     tell(f"Predicts {table.target!r}: {listed([f'{n} ({k:,})' for n, k in table.classes.items()])}.")
     for note in (*parts.notes, *described.warnings):
         tell(f"Note: {note}")
@@ -157,7 +161,8 @@ def _fit(order: Order, parts: TableParts, described: TableDescription, show_prog
         "method": order.method,
         "kinds": described.kinds,
         "dates": described.dates,
-        "marks": train.marks.to_json(),
+        "formats": formats_to_json(train.formats),
+        "encoding": order.encoding,
         "notes": [note for note in notes if note not in described.notes],
         "seconds": seconds,
     }

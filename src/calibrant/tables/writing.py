@@ -7,13 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from calibrant._whole import whole_file
-from calibrant.data.text_tables import need_pandas
+from calibrant.data.columns.write import table_writer
 from calibrant.tables.model import TableModel
 from calibrant.tables.reading import Labelled
-
-DIGITS = "%.9g"
-"""The format of numbers in files: exact enough for every score, and short enough to read."""
 
 
 def prediction_columns(model: TableModel, probs: np.ndarray) -> dict[str, np.ndarray]:
@@ -30,7 +26,8 @@ def prediction_columns(model: TableModel, probs: np.ndarray) -> dict[str, np.nda
 def write_predictions(path: Path, model: TableModel, test: Labelled, probs: np.ndarray) -> None:
     """Write the held-out rows: row number, label and prediction."""
     labels = np.array([str(v) for v in test.labels.tolist()], dtype=object)
-    _write(path, {"row": test.numbers, "label": labels} | prediction_columns(model, probs))
+    with table_writer(path) as put:
+        put({"row": test.numbers, "label": labels} | prediction_columns(model, probs))
 
 
 def suspects(model: TableModel, train: Labelled) -> list[dict[str, Any]]:
@@ -66,10 +63,5 @@ def write_suspects(path: Path, entries: list[dict[str, Any]], train: Labelled, *
         index = np.array([place[entry["row"]] for entry in entries], dtype=int)
         for name, column in train.columns.items():
             columns[name if name not in names else f"{name} (table)"] = column[index]
-    _write(path, columns)
-
-
-def _write(path: Path, columns: dict[str, Any]) -> None:
-    pd = need_pandas()
-    with whole_file(path) as unfinished:
-        pd.DataFrame(columns).to_csv(unfinished, index=False, float_format=DIGITS)
+    with table_writer(path) as put:
+        put(columns)

@@ -35,7 +35,7 @@ from calibrant.bilevel.gradients.loss_derivatives import (
     tensor_bytes,
 )
 from calibrant.data.batch import Batch, Tensors
-from calibrant.models.kernels import without_onednn
+from calibrant.models.functional.kernels import without_onednn
 
 Compiler = Literal["trace", "inductor"]
 

@@ -17,10 +17,10 @@ from calibrant.bilevel.gradients.dynamics import State
 from calibrant.bilevel.gradients.loss_derivatives import LossDerivatives, seeded
 from calibrant.bilevel.problem.checks import generator_states
 from calibrant.data.batch import Batch, Tensors, map_tensors, tensors_of
-from calibrant.models.functional import FunctionalModule
-from calibrant.models.heads import Head
-from calibrant.models.kernels import FusedKernels
-from calibrant.models.network import Answering, DividedNetwork
+from calibrant.models.functional.functional_module import FunctionalModule
+from calibrant.models.functional.heads import Head
+from calibrant.models.functional.kernels import FusedKernels
+from calibrant.models.functional.network import RecordingNetwork, SplitPureNetwork
 
 if TYPE_CHECKING:
     from calibrant.bilevel.compiled import Trainer
@@ -253,10 +253,10 @@ class SplitLosses(ABC):
         """F on a batch from known outputs of the network."""
         return self.outer_value(self._answering(params, buffers, batch, given=answers), phi, batch)
 
-    def _answering(self, params: Tensor, buffers: Tensors, batch: Batch, **settings: Any) -> Answering:
+    def _answering(self, params: Tensor, buffers: Tensors, batch: Batch, **settings: Any) -> RecordingNetwork:
         train = self.outer_mode == "train"
         settings |= {"train": train, "noise": batch.noise, "autocast": self.autocast}
-        return Answering(self.view, self.view.unflatten(params), buffers, **settings)
+        return RecordingNetwork(self.view, self.view.unflatten(params), buffers, **settings)
 
     def inner_of_head(self, w: Tensor, params: Tensor, features: Sequence[Tensor], phi: Tensor, batch: Batch) -> Tensor:
         """L as a function of the head's parameters ``w``, with given features and everything else constant."""
@@ -268,16 +268,16 @@ class SplitLosses(ABC):
         train = self.outer_mode == "train" and bool(batch.noise)
         return self.outer_value(self._of_head(w, params, features, batch, train=train), phi, batch)
 
-    def _divided(self, params: Tensor, buffers: Tensors, batch: Batch, *, train: bool) -> DividedNetwork:
+    def _divided(self, params: Tensor, buffers: Tensors, batch: Batch, *, train: bool) -> SplitPureNetwork:
         _ = self.head
         settings: dict[str, Any] = {"train": train, "noise": batch.noise, "autocast": self.autocast}
-        return DividedNetwork(self.view, self.view.unflatten(params), buffers, **settings)
+        return SplitPureNetwork(self.view, self.view.unflatten(params), buffers, **settings)
 
     def _of_head(
         self, w: Tensor, params: Tensor, features: Sequence[Tensor], batch: Batch, *, train: bool
-    ) -> DividedNetwork:
+    ) -> SplitPureNetwork:
         named = self.view.unflatten(params) | self.view.head_params(w)
-        return DividedNetwork(self.view, named, self.start_buffers, given=features, train=train, noise=batch.noise)
+        return SplitPureNetwork(self.view, named, self.start_buffers, given=features, train=train, noise=batch.noise)
 
 
 class BodyPass(NamedTuple):

@@ -34,7 +34,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from calibrant.data.batch import Batch, Tensors
-from calibrant.models.seeding import seeded_generators
+from calibrant.models.functional.global_state import seeded_generators
 
 
 def live_bytes(make: Callable[[], object], device: torch.device) -> int:

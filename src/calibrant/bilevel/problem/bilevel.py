@@ -17,8 +17,8 @@ from calibrant.bilevel.problem.objectives import DEFAULT_INNER_LOSS, DEFAULT_OUT
 from calibrant.bilevel.variables import OuterVariable
 from calibrant.data.batch import Batch, Tensors, map_tensors
 from calibrant.data.streams import Stream, TensorStream, as_stream, mix
-from calibrant.models.functional import FunctionalModule
-from calibrant.models.kernels import FusedKernels
+from calibrant.models.functional.functional_module import FunctionalModule
+from calibrant.models.functional.kernels import FusedKernels
 
 INNER_NOISE, OUTER_NOISE = 12, 13
 """Each level draws its dropout masks from its own seeds."""

@@ -22,7 +22,7 @@ from calibrant.bilevel.variables import OuterVariable
 from calibrant.data.batch import Tensors
 from calibrant.data.loaders import Indexed, LoaderStream, length_of
 from calibrant.data.streams import Stream, TensorStream
-from calibrant.models.seeding import generators_restored
+from calibrant.models.functional.global_state import generators_restored
 
 
 def check_samples(variables: nn.Module, train: Stream) -> None:

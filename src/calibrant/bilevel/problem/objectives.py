@@ -25,7 +25,7 @@ from calibrant.losses.classification import brier, cross_entropy
 from calibrant.losses.confidence import confidence_bce
 from calibrant.losses.inputs import positive_number, whole_number
 from calibrant.losses.trainable import confidence_and_right
-from calibrant.models.network import Network
+from calibrant.models.functional.network import Network
 
 UserLoss = Callable[[Network, Any, Batch], Tensor]
 

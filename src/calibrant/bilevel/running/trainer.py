@@ -23,10 +23,9 @@ from calibrant.bilevel.gradients.head import FeatureMemory
 from calibrant.bilevel.gradients.loss_derivatives import seeded
 from calibrant.bilevel.optimizers import Optimizer
 from calibrant.data.batch import Batch, Tensors, map_tensors
-from calibrant.models.heads import Head, divide
-from calibrant.models.network import Divided, owner_of
-from calibrant.models.outputs import call, logits_of
-from calibrant.models.pure_layers import MaskedDropout
+from calibrant.models.functional.heads import Head, divide
+from calibrant.models.functional.network import SplitNetwork, call, logits_of, owner_of
+from calibrant.models.functional.pure_layers import MaskedDropout
 
 if TYPE_CHECKING:
     from calibrant.bilevel.problem.bilevel import Bilevel
@@ -58,6 +57,8 @@ class Trainer:
             own[name].data, own[name].grad = views[name], slopes[name]
             own[name].requires_grad_()
         self.named = {name: own[name] for name in view.names}
+        self._targets: list[Tensor] | None = list(self.named.values())
+        """The loss is differentiated in these alone; None where torch's reentrant checkpointing does not allow that."""
         self.dropouts = {k: m for k, m in self.module.named_modules() if isinstance(m, MaskedDropout) and m.p > 0}
         self._always_eval = [self.module.get_submodule(k) for k in view.always_eval]
         self._buffers = [(k, *owner_of(self.module, k)) for k in problem.start_buffers]
@@ -80,7 +81,14 @@ class Trainer:
             self.load(state)
         losses = []
         for step in range(state.step, state.step + steps):
-            losses.append(self._step(phi, draws(step), step + 1, memory, features))
+            try:
+                losses.append(self._step(phi, draws(step), step + 1, memory, features))
+            except RuntimeError as error:  # gradients of the parameters alone
+                if self._targets is None or "use_reentrant=True" not in str(error):
+                    raise
+                self._targets, self._last = None, None
+                self.load(state)
+                losses.append(self._step(phi, draws(step), step + 1, memory, None))
             features = None
         return self.hand_out(state.step + steps), losses
 
@@ -89,11 +97,11 @@ class Trainer:
     ) -> Tensor:
         self._set_mode(train=True)
         divided = memory is not None or features is not None
-        net = DividedWorkingNetwork(self, batch.noise, given=features) if divided else WorkingNetwork(self, batch.noise)
+        net = SplitWorkingNetwork(self, batch.noise, given=features) if divided else WorkingNetwork(self, batch.noise)
         with seeded(batch.seed, self.params), torch.enable_grad(), _plain_errors():
             loss = self.problem.inner_value(net, phi, batch._replace(seed=None))
         self.grad.zero_()
-        loss.backward(inputs=list(self.named.values()))  # no gradients for anything else that the loss uses
+        loss.backward(inputs=self._targets)
         with torch.no_grad():
             self.optimizer.update_(self.params, self.moments, self.optimizer.clip_(self.grad), step)
         if memory is not None:
@@ -107,7 +115,7 @@ class Trainer:
         """
         self.load(state)
         self._set_mode(train=True)
-        net = DividedWorkingNetwork(self, batch.noise)
+        net = SplitWorkingNetwork(self, batch.noise)
         with seeded(batch.seed, self.params), torch.enable_grad():
             self._ask("inner", net, batch, lambda: self.problem.inner_value(net, phi, batch))
         self._begun = state, net.kept
@@ -117,7 +125,7 @@ class Trainer:
     def outer_features(self, phi: Tensor, batch: Batch, train: bool) -> list[Tensor]:
         """The features that the outer loss needs on ``batch``, at the working copy's present state."""
         self._set_mode(train=train)
-        net = DividedWorkingNetwork(self, batch.noise)
+        net = SplitWorkingNetwork(self, batch.noise)
         saved = self.read_buffers() if train else {}
         with seeded(batch.seed, self.params), torch.no_grad():
             self._ask("outer", net, batch, lambda: self.problem.outer_value(net, phi, batch))
@@ -125,7 +133,7 @@ class Trainer:
             self._write_buffers(saved)
         return net.kept
 
-    def _ask(self, level: str, net: DividedWorkingNetwork, batch: Batch, evaluate: Callable[[], Tensor]) -> None:
+    def _ask(self, level: str, net: SplitWorkingNetwork, batch: Batch, evaluate: Callable[[], Tensor]) -> None:
         """Run the body on the inputs for which a loss needs features.
 
         Only the loss knows these inputs, so it is evaluated. Most losses need the features of the batch, once. While
@@ -253,7 +261,7 @@ class WorkingNetwork:
         return map_tensors(lambda t: t.to(dtype) if t.is_floating_point() else t, output)
 
 
-class DividedWorkingNetwork(Divided, WorkingNetwork):
+class SplitWorkingNetwork(SplitNetwork, WorkingNetwork):
     """A :class:`WorkingNetwork` whose body and head run separately."""
 
 

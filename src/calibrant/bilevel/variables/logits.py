@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from calibrant.bilevel.variables.base import OuterVariable, add_prior
 from calibrant.data.batch import Batch, Tensors
 from calibrant.losses.classification import cross_entropy
-from calibrant.models.network import Network
+from calibrant.models.functional.network import Network
 
 DESCRIPTION = 5
 """The number of values that describe a vector of logits."""

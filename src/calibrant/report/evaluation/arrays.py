@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from calibrant.data.tables import check_file, read_columns
+from calibrant.data.columns import Notation
+from calibrant.data.columns.read import check_file, read_formatted
 
 ARRAYS = (".npz", ".npy")
 
@@ -18,8 +19,8 @@ def first_row(path: Path) -> int:
     return 0 if path.suffix.lower() in ARRAYS else 1
 
 
-def read_file(path: Path) -> dict[str, np.ndarray]:
-    """The columns of a file of predictions by name.
+def read_file(path: Path, notation: Notation) -> dict[str, np.ndarray]:
+    """The columns of a file of predictions by name; ``notation`` says how a text file is written.
 
     The array of an npy file is called ``probs``, or ``logits`` if the file's name contains "logit".
     """
@@ -30,7 +31,7 @@ def read_file(path: Path) -> dict[str, np.ndarray]:
     if suffix == ".npy":
         return {"logits" if "logit" in path.stem.lower() else "probs": _read_npy(path)}
     try:
-        return dict(read_columns(path))
+        return read_formatted(path, notation).columns
     except ValueError as error:
         if not str(error).startswith("The file name must end in"):
             raise
@@ -40,12 +41,12 @@ def read_file(path: Path) -> dict[str, np.ndarray]:
         ) from None
 
 
-def read_label_file(path: Path, names: Sequence[str]) -> np.ndarray:
+def read_label_file(path: Path, names: Sequence[str], notation: Notation) -> np.ndarray:
     """The labels in a file of their own: its one column or array, or the one that has one of these names."""
     if path.suffix.lower() == ".npy":
         check_file(path)
         return _one_dimension(_read_npy(path), path)
-    table = read_file(path)
+    table = read_file(path, notation)
     by_lower = {name.lower(): name for name in reversed(list(table))}
     found = next(iter(table)) if len(table) == 1 else next((by_lower[n] for n in names if n in by_lower), None)
     if found is None:

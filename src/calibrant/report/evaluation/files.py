@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from calibrant.data.columns import Notation, set_of
+from calibrant.data.columns.hints import looks_like
 from calibrant.report.evaluation.arrays import first_row, read_file, read_label_file
 from calibrant.report.evaluation.probabilities import check_logit_values, check_values
 
@@ -81,6 +83,8 @@ def read_predictions(
     columns: Sequence[str] = (),
     logits: bool = False,
     need_labels: bool = True,
+    decimal: str = ".",
+    encoding: str = "utf-8",
 ) -> PredictionFile:
     """Read a file of predictions.
 
@@ -88,12 +92,13 @@ def read_predictions(
     the labels, or 0, 1, 2, …; `columns` names them otherwise. A single column `score`, `prob` or similar is the
     probability of the second of two classes; `confidence` with `correct`, or with `predicted` and labels, is the other
     form. Arrays of an npz file have the same names, with a matrix `probs` or `logits`. `labels` is a column, or a file
-    with one entry per row.
+    with one entry per row. `decimal` is the decimal mark of a text file.
     """
     path = Path(path)
-    table = read_file(path)
+    notation = Notation(decimal, encoding=encoding)
+    table = read_file(path, notation)
     if labels is not None and labels not in table and Path(labels).is_file():
-        table["label"] = read_label_file(Path(labels), LABELS)
+        table["label"] = read_label_file(Path(labels), LABELS, notation)
         if len({len(column) for column in table.values()}) > 1:
             expected = len(next(iter(table.values())))
             raise ValueError(f"{labels} must have {expected} labels, one per row of {path}; got {len(table['label'])}.")
@@ -257,7 +262,8 @@ def _numbers(table: Mapping[str, np.ndarray], name: str, path: Path) -> np.ndarr
     try:
         values = np.asarray(table[name], dtype=float)
     except (TypeError, ValueError):
-        raise ValueError(f"Column {name!r} of {path.name} must hold numbers; got text.") from None
+        note = looks_like(name, [str(value) for value in set_of(table[name])])
+        raise ValueError(f"Column {name!r} of {path.name} must hold numbers; got text. {note or ''}".rstrip()) from None
     bad = np.flatnonzero(np.isnan(values).reshape(len(values), -1).any(axis=1))
     if len(bad):
         raise ValueError(

@@ -1,0 +1,344 @@
+"""Reading tables from CSV, TSV and Parquet files, compressed with gzip or not. A file is read once."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import gzip
+import io
+import os
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibrant.data.columns.column_format import TEXT, ColumnFormat, Notation, choose_format
+from calibrant.data.columns.forms import check_names
+from calibrant.data.columns.labels import as_labels
+from calibrant.data.columns.parquet import parquet_pieces
+from calibrant.data.columns.values import Columns, objects
+
+TARGET_NAMES = ("target", "class", "label", "y")
+NAMELESS = ("Unnamed: 0", "__index_level_0__", "")
+"""How pandas and Parquet call a first column without a name, which R and pandas write for the names of the rows."""
+MISSING = frozenset(
+    ("", "?", "NA", "N/A", "n/a", "<NA>", "NULL", "null", "NaN", "nan", "-NaN", "-nan", "None", "#N/A", "#NA")
+    + ("#N/A N/A", "1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN")
+)
+"""Texts of missing values: those of pandas, and question marks."""
+ROWS = 50_000
+"""Rows that are split into fields at a time."""
+LONGEST = 1 << 24
+"""The longest value in letters; an open quotation mark would take the rest of the file."""
+_START = 1 << 16
+_ARCHIVE = b"PK\x03\x04"  # .xlsx and .ods files are zip archives
+_OLD_EXCEL = b"\xd0\xcf\x11\xe0"
+
+
+@dataclass(frozen=True)
+class LabelledTable:
+    """Named columns and the labels of the rows: numbers, text or truth values."""
+
+    columns: Columns
+    labels: np.ndarray
+    target: str
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def rows(self, index: np.ndarray) -> LabelledTable:
+        """The rows of an index or mask, in its order."""
+        columns = {name: column[index] for name, column in self.columns.items()}
+        return LabelledTable(columns, self.labels[index], self.target)
+
+
+@dataclass(frozen=True)
+class FileTable:
+    """The columns of a file, their formats, and notes for the user."""
+
+    columns: Columns
+    formats: dict[str, ColumnFormat]
+    notes: dict[str, str] = field(default_factory=dict)
+    """By column."""
+
+
+def read_table(
+    path: str | os.PathLike[str],
+    *,
+    target: str | None = None,
+    decimal: str = ".",
+    thousands: str = "",
+    dates: str | Sequence[str] = (),
+    encoding: str = "utf-8",
+) -> LabelledTable:
+    """Read a table with labels from a ``.csv``, ``.tsv`` or ``.parquet`` file, or one of these with ``.gz`` added.
+
+    ``target`` names the column of the labels. The default is the first that is called target, class, label or y, in
+    upper or lower case. Labels must not be missing; other values may. The other arguments are those of
+    :func:`read_columns`.
+    """
+    columns = read_columns(path, decimal=decimal, thousands=thousands, dates=dates, encoding=encoding)
+    name = target if target is not None else _find_target(columns)
+    if name is None or name not in columns:
+        which = f"called {target!r}" if target is not None else f"called {', '.join(TARGET_NAMES[:-1])} or y"
+        raise ValueError(
+            f"{Path(path).name} has no column {which}; name the one that holds the labels (target=…). "
+            f"Its columns are {', '.join(columns)}."
+        )
+    try:
+        labels = as_labels(columns.pop(name), name=name)
+    except ValueError as error:
+        raise ValueError(f"{Path(path).name}: {error}") from None
+    if not columns:
+        raise ValueError(
+            f"{Path(path).name} must have a column besides {name!r}; got none, so there is nothing to learn from."
+        )
+    return LabelledTable(columns, labels, name)
+
+
+def read_columns(
+    path: str | os.PathLike[str],
+    *,
+    decimal: str = ".",
+    thousands: str = "",
+    dates: str | Sequence[str] = (),
+    encoding: str = "utf-8",
+) -> Columns:
+    """Read all columns of a file, by name. A first column that has no name and numbers the rows is left out.
+
+    The header shows whether commas, semicolons, tabs or bars separate the columns of a ``.csv`` file. A column of text
+    holds numbers, truth values or dates if all its values are written as such, and else text. Numbers that begin
+    with a zero (007) are codes and stay text. Rows must have as many fields as the header.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+    decimal, thousands : str
+        The decimal mark, and the mark between thousands.
+    dates : str or sequence of str
+        Formats of dates, such as ``"%d.%m.%Y"``. Dates in the ISO format need none.
+    encoding : str
+        The encoding of a text file.
+    """
+    return read_formatted(path, Notation(decimal, thousands, dates, encoding)).columns  # type: ignore[arg-type]
+
+
+def read_formatted(
+    path: str | os.PathLike[str],
+    notation: Notation,
+    formats: Mapping[str, ColumnFormat] | None = None,
+    *,
+    text: Collection[str] = (),
+) -> FileTable:
+    """Read all columns of a file, and fix their formats, or apply the ``formats`` of a training table.
+
+    Columns named in ``text`` stay text. With ``formats``, so do the columns that these do not name.
+    """
+    path = Path(path)
+    pieces = list(_pieces(path, notation.encoding, ROWS))
+    columns = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
+    notes = {}
+    if formats is None:
+        formats = {name: choose_format(column, notation, text=name in text) for name, column in columns.items()}
+        for name in set(columns) - set(text):
+            if formats[name].kind == TEXT and (note := _plain_note(name, columns[name], notation)):
+                notes[name] = note
+    columns = _formatted(columns, formats, path.name)
+    first = next(iter(columns))
+    if first in NAMELESS and len(columns) > 1 and numbers_rows(columns[first]):
+        if not np.all(np.diff(columns[first]) == 1):
+            notes[first] = "The first column has no name and is left out, because its values are row numbers."
+        del columns[first]
+    return FileTable(columns, dict(formats), notes)
+
+
+def read_chunks(
+    path: str | os.PathLike[str], rows: int, formats: Mapping[str, ColumnFormat], encoding: str = "utf-8"
+) -> Iterator[Columns]:
+    """The columns of a file, ``rows`` rows at a time, in the formats of a training table.
+
+    Columns that ``formats`` does not name stay text.
+    """
+    if rows < 1:
+        raise ValueError(f"The number of rows in a piece must be at least 1; got {rows}.")
+    path, first = Path(path), 1
+    for piece in _pieces(path, encoding, rows):
+        yield _formatted(piece, formats, path.name, first)
+        first += len(next(iter(piece.values())))
+
+
+def numbers_rows(column: np.ndarray) -> bool:
+    """Whether a column holds row numbers: different whole numbers, or counts that start again, as in joined tables.
+
+    Rows may be in any order, and some may be missing, as in a filtered or shuffled table.
+    """
+    if column.dtype.kind not in "iu":
+        return False
+    return len(np.unique(column)) == len(column) or bool(np.all((np.diff(column) == 1) | (column[1:] == column[0])))
+
+
+def check_file(path: Path) -> None:
+    """Raise an error if a file cannot be read: missing, a folder, no permission, or empty."""
+    if path.is_dir():
+        raise ValueError(f"{path} is a folder; give the name of a file in it.")
+    if not path.exists():
+        raise FileNotFoundError(f"There is no file {path}. Check the name and the folder.")
+    if not os.access(path, os.R_OK):
+        raise ValueError(f"{path} cannot be read: no permission. Give another file, or change its mode.")
+    if path.is_file() and path.stat().st_size == 0:
+        raise ValueError(f"{path.name} is empty; give a file with a header and rows below it.")
+
+
+def file_kind(path: Path) -> tuple[str, bool]:
+    """The kind of a file by its name, ".csv", ".tsv" or ".parquet", and whether it is compressed with gzip."""
+    suffixes = [s.lower() for s in path.suffixes]
+    packed = suffixes[-1:] == [".gz"]
+    kind = "".join((suffixes[:-1] if packed else suffixes)[-1:])
+    kind = ".parquet" if kind == ".pq" else kind
+    if kind not in (".csv", ".tsv", ".parquet"):
+        advice = " Save it as CSV (in Excel: CSV UTF-8)." if kind in (".xlsx", ".xls", ".xlsm", ".ods") else ""
+        raise ValueError(
+            f"The file name must end in .csv, .tsv or .parquet, optionally with .gz; got {path.name}.{advice}"
+        )
+    return kind, packed
+
+
+def _formatted(columns: Columns, formats: Mapping[str, ColumnFormat], file: str, first: int = 1) -> Columns:
+    return {
+        name: formats[name].read(column, name, file, first=first) if name in formats else column
+        for name, column in columns.items()
+    }
+
+
+def _plain_note(name: str, column: np.ndarray, notation: Notation) -> str | None:
+    """A note on a column of numbers that the declared marks do not fit."""
+    plain = choose_format(column, Notation())
+    if plain.kind == TEXT or plain in notation.formats:
+        return None
+    example = next(value for value in column if value is not None)
+    return (
+        f"Column {name!r} is read as text, because {example!r} is not a number with the declared marks. Pass "
+        f"--thousands too if it holds marks between thousands."
+    )
+
+
+def _pieces(path: Path, encoding: str, rows: int) -> Iterator[Columns]:
+    """The columns of a file, some rows at a time: texts, None for missing ones, and the types of Parquet files."""
+    check_file(path)
+    kind, packed = file_kind(path)
+    empty = True
+    pieces = parquet_pieces(path, rows, packed) if kind == ".parquet" else _text(path, rows, kind, packed, encoding)
+    for piece in pieces:
+        empty = False
+        yield piece
+    if empty:
+        raise ValueError(f"{path.name} holds no rows; give a table with a header and rows below it.")
+
+
+def _text(path: Path, rows: int, kind: str, packed: bool, encoding: str) -> Iterator[Columns]:
+    code = "utf-8-sig" if codecs.lookup(encoding).name == "utf-8" else encoding
+    opening: Any = gzip.open if packed else partial(open, buffering=_START)
+    try:
+        with opening(path, "rb") as binary:
+            start = binary.peek(_START)
+            if start.startswith((_ARCHIVE, _OLD_EXCEL)):
+                raise ValueError(
+                    f"{path.name} is a spreadsheet or an archive, not text; save it as CSV (in Excel: CSV UTF-8)."
+                )
+            mark = "\t" if kind == ".tsv" else _separator(start.decode(code, errors="replace"))
+            records = _records(path.name, io.TextIOWrapper(binary, encoding=code, newline=""), mark)
+            names = _names(next(records, []), path.name)
+            while some := list(islice(records, rows)):
+                yield dict(zip(names, map(_texts, zip(*some, strict=True)), strict=True))
+    except UnicodeError:
+        raise ValueError(
+            f"{path.name} is not text in {encoding.upper()}; save it as CSV UTF-8, or name its encoding, such as "
+            "--encoding cp1252 (Windows)."
+        ) from None
+    except (gzip.BadGzipFile, EOFError):
+        raise ValueError(f"{path.name} ends in .gz, but it is not a complete gzip file. Compress it again.") from None
+
+
+def _separator(start: str) -> str:
+    """The most frequent of comma, semicolon, tab and bar in the header outside quotes; a comma if there is none."""
+    header = re.split("[\r\n]", re.sub(r'"[^"]*"', "", start).strip("\r\n "))[0]
+    return max(",;\t|", key=header.count)  # the first of equally frequent ones
+
+
+def _records(file: str, lines: Iterable[str], mark: str) -> Iterator[list[str]]:
+    """The header of a text and its rows, which get as many fields as the header. Blank lines are left out.
+
+    Rows with more fields are an error, unless these are empty (a final comma). Rows with fewer are an error too, since
+    it is unknown which value is missing.
+    """
+    open_quote = False
+
+    def noted() -> Iterator[str]:
+        nonlocal open_quote
+        yield from lines
+        open_quote = True  # the reader asks for more than the last line only inside quotation marks
+
+    rows = csv.reader(noted(), delimiter=mark)
+    width = named = 0
+    before = csv.field_size_limit(LONGEST)
+    try:
+        for row in rows:
+            if not row or (len(row) == 1 and (width > 1 or row[0]) and not row[0].strip()):
+                continue
+            if not width:
+                width = len(row)
+                named = max((k for k, name in enumerate(row, 1) if name.strip()), default=0)
+            elif len(row) < named or any(name.strip() for name in row[width:]):
+                raise ValueError(
+                    f"Each line of {file} must have the {width} fields of its header; got {len(row)} in line "
+                    f"{rows.line_num}. "
+                    + (
+                        "A value or a separator is missing, or a quotation mark is not closed."
+                        if len(row) < named
+                        else "A name is missing in the header, or a separator inside a value needs quotes around the "
+                        "value."
+                    )
+                )
+            if open_quote:
+                raise _broken(file, "a quotation mark is not closed", rows.line_num)
+            yield row if len(row) == width else (row + [""] * width)[:width]
+    except csv.Error as error:
+        raise _broken(file, str(error), rows.line_num) from None
+    finally:
+        csv.field_size_limit(before)
+
+
+def _broken(file: str, reason: str, line: int) -> ValueError:
+    return ValueError(
+        f"{file} could not be read as a table: {reason} in line {line}. Check that every quotation mark is closed."
+    )
+
+
+def _names(header: list[str], file: str) -> list[str]:
+    """The names of columns; those without a name or with that of another one are numbered, as by pandas."""
+    seen: Counter[str] = Counter()
+    names = []
+    for place, name in enumerate(header):
+        names.append(f"{name}.{seen[name]}" if seen[name] else name.strip() or f"Unnamed: {place}")
+        seen[name] += bool(name.strip())
+    try:
+        check_names(names)
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from None
+    return names
+
+
+def _texts(values: Iterable[str]) -> np.ndarray:
+    return objects([None if value.strip() in MISSING else value for value in values])
+
+
+def _find_target(columns: Columns) -> str | None:
+    by_lower = {name.lower(): name for name in reversed(columns)}
+    return next((by_lower[name] for name in TARGET_NAMES if name in by_lower), None)

@@ -1,0 +1,1 @@
+"""The networks of the papers, for tables and images."""

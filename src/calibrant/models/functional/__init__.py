@@ -1,0 +1,1 @@
+"""Modules as pure functions, and what they need from torch."""
