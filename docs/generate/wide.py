@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from docs.generate.stored import stored
-
 from studies.benchmarks.wide import table
 
 
