@@ -41,7 +41,7 @@ from calibrant.estimators.reading import (
     warn_of_class_weight,
 )
 from calibrant.estimators.rejection import RejectMixin
-from calibrant.methods import Fitted, Method, Part, Task, suspicion
+from calibrant.methods import Fitted, Method, Samples, Task, suspicion
 from calibrant.methods.blend import Blend
 from calibrant.methods.crossfit.folds import copies_of
 from calibrant.methods.fit.guards import Progress
@@ -328,7 +328,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         return suspicion(*map(torch.from_numpy, (weights, self._probs(X), codes))).numpy()
 
 
-def _compared(part: Part) -> np.ndarray:
+def _compared(part: Samples) -> np.ndarray:
     """The inputs in which near copies are searched.
 
     Free text is left out if there are other columns: many rows share a text, such as a job title, and are no copies.
