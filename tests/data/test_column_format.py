@@ -37,7 +37,7 @@ def texts(*values):
     ],
 )
 def test_numbers_are_read_as_declared(notation, values, numbers):
-    form = choose_format(texts(*values), notation)
+    form, _ = choose_format(texts(*values), notation)
     assert form == ColumnFormat("numbers", notation.decimal, notation.thousands)
     np.testing.assert_array_equal(form.read(texts(*values), "x", "t.csv"), [*numbers, np.nan])
     assert formats_from_json(formats_to_json({"x": form})) == {"x": form}
@@ -59,7 +59,7 @@ def test_numbers_are_read_as_declared(notation, values, numbers):
     ],
 )
 def test_numbers_with_other_marks_are_text_and_later_errors(notation, value):
-    assert choose_format(texts("5", value), notation).kind == "text"
+    assert choose_format(texts("5", value), notation)[0].kind == "text"
     form = ColumnFormat("numbers", notation.decimal, notation.thousands)
     with pytest.raises(ValueError, match=r"^Column 'x' of new\.csv must hold numbers") as error:
         form.read(texts("5", value), "x", "new.csv", first=41)
@@ -76,7 +76,7 @@ def test_numbers_with_other_marks_are_text_and_later_errors(notation, value):
     ],
 )
 def test_dates_are_read_as_declared(dates, values, iso):
-    form = choose_format(texts(*values), Notation(dates=dates))
+    form, _ = choose_format(texts(*values), Notation(dates=dates))
     assert form.kind == "dates"
     assert form.read(texts(*values), "when", "t.csv").tolist() == [*iso, None]
     for wrong in ("31.02.2023", "soon"):
@@ -85,7 +85,7 @@ def test_dates_are_read_as_declared(dates, values, iso):
 
 
 def test_truth_values_are_words_for_true_and_false():
-    form = choose_format(texts("true", "False"), Notation())
+    form, _ = choose_format(texts("true", "False"), Notation())
     assert form.kind == "truth values"
     assert form.read(texts("TRUE", "false"), "x", "t.csv").tolist() == [True, False, None]
     with pytest.raises(ValueError, match="must hold true or false, as in the training table; got 'yes' in row 1"):
