@@ -111,7 +111,9 @@ def read_labelled(
     if like is None:
         file = read_formatted(path, notation or Notation(), text=as_text)
     else:
-        file = read_formatted(path, like.notation, like.formats)
+        used = {*like.columns, target, *like.roles.values()}
+        formats = {name: form for name, form in like.formats.items() if name in used}
+        file = read_formatted(path, like.notation, formats)
     columns = file.columns
     if like is not None and groups not in columns:
         groups = None
