@@ -188,7 +188,9 @@ def test_a_note_gives_the_option_to_pass(values, option):
     assert option in note
 
 
-@pytest.mark.parametrize("values", [["a", "b"], ["12 rue de Paris", "7 allée"], ["New York"], ["K-1", "K-2"], ["1", "2", "x"]])
+@pytest.mark.parametrize(
+    "values", [["a", "b"], ["12 rue de Paris", "7 allée"], ["New York"], ["K-1", "K-2"], ["1", "2", "x"]]
+)
 def test_no_note_on_words_and_names(values):
     assert looks_like("x", values) is None
     assert looks_like("x", [f"{k}A" for k in range(20)]) is None

@@ -157,7 +157,7 @@ def choose_format(column: np.ndarray, notation: Notation, *, text: bool = False)
     values = column.tolist()
     for other in notation.formats:
         if (found := other.parse(values)) is not None:
-            fractions = found.dtype.kind == "f" and bool(np.any(found % 1 > 0))
+            fractions = found.dtype.kind == "f" and bool(np.any(np.isfinite(found) & (found != np.rint(found))))
             codes = not fractions and are_codes(value for value in values if value is not None)
             return (form, form.read(column, "", "")) if codes else (other, found)
     return form, form.read(column, "", "")
