@@ -14,6 +14,7 @@ from pathlib import Path
 from docs.generate import (
     alternatives,
     first_paper,
+    first_paper_claims,
     guarantees,
     images,
     learned_map,
@@ -29,6 +30,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = (*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md")
 SECTIONS: dict[str, Callable[[], str]] = {
     **first_paper.SECTIONS,
+    **first_paper_claims.SECTIONS,
     **readings.SECTIONS,
     **learned_map.SECTIONS,
     **sampling_noise.SECTIONS,

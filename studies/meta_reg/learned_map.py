@@ -38,11 +38,12 @@ def compare(path: Path, record: Mapping[str, Any], candidates: Sequence[str] | N
         )
         logits, truth = stored["test_logits"].astype(np.float64), stored["test_labels"].astype(np.int64)
     held, labels = held.astype(np.float64), labels.astype(np.int64)
-    maps: dict[str, Calibrator] = {"temperature": Temperature(), "auto": Auto(candidates=candidates)}
+    auto = Auto(candidates=candidates)
+    maps: dict[str, Calibrator] = {"temperature": Temperature(), "auto": auto}
     found = {name: _scores(own.fit(held, labels).predict_proba(logits), truth) for name, own in maps.items()}
     setup = {name: record[name] for name in ("dataset", "model", "recipe", "epochs", "limit", "seed")}
     learned = {name: record[name] for name in SCORES}
-    return {**setup, "learned": learned, **found, "choice": maps["auto"].choice_, "held_out": len(labels)}  # type: ignore[attr-defined]
+    return {**setup, "learned": learned, **found, "choice": auto.choice_, "held_out": len(labels)}
 
 
 def _scores(probs: np.ndarray, labels: np.ndarray) -> dict[str, float]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from calibrant.bilevel import Solution
 from calibrant.methods import Fitted, Mixture
 from calibrant.methods.blend import Blend
-from calibrant.methods.fitted import network_module
+from calibrant.methods.core.results import network_module
 from calibrant.methods.tabular import Rotated
 from calibrant.models.architectures.mlp import EmbeddingLayer, FromZero, Periodic, PiecewiseLinear
 
@@ -103,7 +103,7 @@ def from_tree(tree: dict[str, Any]) -> nn.Module:
         setattr(module, name, value)
     for name, value in tree["arrays"].items():
         module.register_parameter(name, nn.Parameter(torch.from_numpy(value), requires_grad=False))
-    for name in tree.get("absent", ()):  # a layer without a bias
+    for name in tree["absent"]:  # a layer without a bias
         module.register_parameter(name, None)
     for name, inner in tree["inner"].items():
         module.add_module(name, from_tree(inner))
