@@ -162,7 +162,7 @@ def test_accepting_an_overlap_needs_groups(files, tmp_path):
     assert "--test-overlap must come with --groups" in refused(*command)
 
 
-def test_a_test_file_may_have_other_values_in_columns_that_are_left_out(tmp_path):
+def test_left_out_columns_of_a_test_file_are_not_read(tmp_path):
     source = churn(120).assign(note=1)
     source.to_csv(tmp_path / "t.csv", index=False)
     source.head(40).assign(note="none", visits="many").to_csv(tmp_path / "test.csv", index=False)
