@@ -23,7 +23,7 @@ from calibrant._labels import class_columns, warn_of_other_order
 from calibrant._settings import check_whole, shown
 from calibrant.bilevel import Callback, History
 from calibrant.bilevel.callbacks.base import as_callbacks
-from calibrant.data.copies import joined
+from calibrant.data.splits.exact_copies import joined
 from calibrant.estimators.effort import Effort
 from calibrant.estimators.folds import Splits, group_numbers, near_groups
 from calibrant.estimators.history import Runs
