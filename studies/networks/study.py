@@ -1,4 +1,4 @@
-"""`calibrant bench networks`: compare `calibrant.fit` with plain training and a temperature in the same time."""
+"""`studies bench networks`: compare `calibrant.fit` with plain training and a temperature in the same time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from calibrant import metrics
-from calibrant.methods.custom import fit
+from calibrant.methods.fit.fit import fit
 from calibrant.report import Results
 from calibrant.report.results import Record
 from studies.common.command import begin, export, open_store, tell_user, usable_folder
