@@ -10,7 +10,7 @@ With ``--device cuda`` the rivals have one rate, and each also runs under ``torc
 faster of the two times counts. ``--images`` names files with arrays ``x`` (n, 32, 32, 3) of bytes and ``y`` for three
 more tasks: a ResNet-18, a WideResNet-16-4 and a small vision transformer, with crops and flips on the device (``--epochs 15 --minutes 9`` for ten minutes on a GPU)::
 
-    python -m studies.benchmarks.recipes --device cuda --images part-0.npz part-1.npz --out results/recipes-gpu.json
+    python -m studies.benchmarks.recipes --device cuda --images a.npz b.npz --out results/recipes-gpu.json
 
 Recipes are chosen with seeds from 100 on. Seeds 0 to 2 were read while recipes still changed, so the comparison begins
 with seed 3.
