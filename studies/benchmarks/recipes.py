@@ -8,9 +8,11 @@ missing ones, until ``--minutes`` are over.
 
 With ``--device cuda`` the rivals have one rate, and each also runs under ``torch.compile(mode="reduce-overhead")``; the
 faster of the two times counts. ``--images`` names files with arrays ``x`` (n, 32, 32, 3) of bytes and ``y`` for three
-more tasks: a ResNet-18, a WideResNet-16-4 and a small vision transformer, with crops and flips on the device (``--epochs 15 --minutes 9`` for ten minutes on a GPU)::
+more tasks: a ResNet-18, a WideResNet-16-4 and a small vision transformer, with crops and flips on the device::
 
     python -m studies.benchmarks.recipes --device cuda --images a.npz b.npz --out results/recipes-gpu.json
+
+Add ``--epochs 15 --minutes 9`` for ten minutes on a GPU.
 
 Recipes are chosen with seeds from 100 on. Seeds 0 to 2 were read while recipes still changed, so the comparison begins
 with seed 3.
