@@ -66,7 +66,7 @@ def test_image_tasks_train_from_files_and_their_rivals_on_a_gpu(tmp_path, monkey
 def test_crops_keep_the_pixels_and_the_labels():
     images = torch.arange(1.0, 1 + 6 * 3 * 8 * 8).reshape(6, 3, 8, 8)
     pair = recipes.Pair(images, torch.arange(6))
-    (plain, labels), = recipes.Crops(pair, shuffle=False)
+    ((plain, labels),) = recipes.Crops(pair, shuffle=False)
     assert torch.equal(plain, images)
     for batch, labels in recipes.Crops(pair, shuffle=True, size=4):
         for crop, label in zip(batch, labels, strict=True):
