@@ -197,7 +197,7 @@ class GroupedOptimizer(Optimizer):
     ----------
     parts : sequence of (length, Optimizer)
         The parts in the order of the vector. The lengths must add up to its size.
-    learning_rate, weight_decay, decay_on, clip_norm, decays
+    learning_rate, weight_decay, decay_on, clip_norm, groups, decays, shares
         Not used: each optimiser in ``parts`` has its own.
     """
 
