@@ -42,7 +42,7 @@ def test_the_test_part_is_not_read_while_recipes_are_chosen():
         recipes.measure("unknown", 100, "SGD x 1", 1, "cpu", {})
 
 
-def test_image_tasks_train_from_files_and_their_rivals_on_a_gpu(tmp_path, monkeypatch):
+def test_image_tasks_and_the_rivals_on_a_gpu(tmp_path, monkeypatch):
     generator = np.random.default_rng(0)
     for part in range(2):
         y = np.arange(40) % 4

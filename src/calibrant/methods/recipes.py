@@ -140,7 +140,7 @@ def _groups(parts: list[dict[str, Any]], rate: float, model: Any) -> tuple[tuple
         return ()
     if len(found) < len(held):
         raise ValueError(
-            f"optimizer must hold parameters of model, because it has {len(parts)} groups or leaves some out; "
-            f"{len(held) - len(found)} of its {len(held)} parameters belong to something else."
+            "optimizer must hold parameters of model if it has several groups or leaves some out; got "
+            f"{len(held) - len(found)} of {len(held)} parameters from something else."
         )
     return tuple((name, *settings) for name, settings in found.items())
