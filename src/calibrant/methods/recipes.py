@@ -80,9 +80,8 @@ def kind_of(module: nn.Module, pretrained: bool | None = None) -> Kind:
     if any(isinstance(layer, nn.RNNBase | nn.RNNCellBase) for layer in layers):
         return "recurrent"
     normalised = any(isinstance(layer, _BatchNorm) for layer in layers)
-    if any(_attends(layer) for layer in layers) or (
-        not normalised and any(isinstance(layer, nn.LayerNorm | nn.RMSNorm) for layer in layers)
-    ):
+    other_norm = not normalised and any(isinstance(layer, nn.LayerNorm | nn.RMSNorm) for layer in layers)
+    if other_norm or any(_attends(layer) for layer in layers):
         return "transformer"
     return "convolution" if normalised and any(isinstance(layer, _ConvNd) for layer in layers) else "perceptron"
 
@@ -106,16 +105,14 @@ def as_optimizer(given: Any, model: Any = None) -> Optimizer:
             f"torch.optim; got {given!r}."
         )
     name, parts = type(given).__name__, given.param_groups
-    shared = ("momentum", "nesterov", "betas", "eps", "decoupled_weight_decay")
-    unused = [key for key in ("dampening", "maximize", "amsgrad") if any(part.get(key) for part in parts)]
-    unlike = [key for key in shared if any(part.get(key) != parts[0].get(key) for part in parts)]
-    if name not in ("SGD", "Adam", "AdamW") or unused or unlike:
+    own, shared = parts[0], ("momentum", "nesterov", "betas", "eps", "decoupled_weight_decay")
+    odd = [key for key in ("dampening", "maximize", "amsgrad") if any(part.get(key) for part in parts)]
+    odd += [key for key in shared if any(part.get(key) != own.get(key) for part in parts)]
+    if name not in ("SGD", "Adam", "AdamW") or odd:
         raise ValueError(
             "optimizer must be torch's SGD, Adam or AdamW without dampening, maximize and amsgrad, and its groups of "
-            f"parameters may differ in lr and weight_decay only; got {name}"
-            f"{' with ' + ', '.join(unused + unlike) if unused or unlike else ''}."
+            f"parameters may differ in lr and weight_decay only; got {name}{' with ' * bool(odd)}{', '.join(odd)}."
         )
-    own = parts[0]
     rate = max(float(part["lr"]) for part in parts)
     settings: dict[str, Any] = {"weight_decay": float(own["weight_decay"]), "groups": _groups(parts, rate, model)}
     if name == "SGD":
@@ -129,11 +126,7 @@ def _groups(parts: list[dict[str, Any]], rate: float, model: Any) -> tuple[tuple
 
     Empty if it has one group, with all trainable parameters of the model or with those of another model.
     """
-    held = {
-        id(p): (float(part["lr"]) / rate if rate else 0.0, float(part["weight_decay"]))
-        for part in parts
-        for p in part["params"]
-    }
+    held = {id(p): part for part in parts for p in part["params"]}
     named = dict(unwrapped(model).named_parameters()) if isinstance(model, nn.Module) else {}
     found = {name: held[id(p)] for name, p in named.items() if id(p) in held}
     if len(parts) == 1 and (not found or all(name in found for name, p in named.items() if p.requires_grad)):
@@ -143,4 +136,4 @@ def _groups(parts: list[dict[str, Any]], rate: float, model: Any) -> tuple[tuple
             "optimizer must hold parameters of model if it has several groups or leaves some out; got "
             f"{len(held) - len(found)} of {len(held)} parameters from something else."
         )
-    return tuple((name, *settings) for name, settings in found.items())
+    return tuple((name, float(own["lr"]) / (rate or 1.0), float(own["weight_decay"])) for name, own in found.items())

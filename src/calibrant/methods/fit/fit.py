@@ -179,7 +179,7 @@ def fit(
     few = few_inputs(first)
     n_classes = count_classes(given, {"train": few} | ({} if second is None else {"val": few_inputs(second)}))
     first = checked(first, n_classes)
-    second = None if second is None else checked(second, n_classes, "val").remembered()
+    second = None if second is None else checked(second, n_classes, "val")
     warn_about(train, val, first, n_classes)
     start: Model = model
     if isinstance(model, nn.Module):
