@@ -169,7 +169,7 @@ def _synthetic(method: str) -> str:
     return count(min(len(by_seed(records, "accuracy", dataset=name, method=method)) for name in BLOBS), "seed")
 
 
-def _seeds(name: str, methods: Sequence[str]) -> list[int]:
+def seeds_of(name: str, methods: Sequence[str]) -> list[int]:
     """The number of seeds of each method on a data set, short recipe."""
     files = [path.stem for path in RESULTS.glob("meta-reg-*.json")]
     records = [r for file in files for r in stored(file).records if r["dataset"] == name and not r["failure"]]
@@ -178,7 +178,7 @@ def _seeds(name: str, methods: Sequence[str]) -> list[int]:
 
 
 def _one_set(name: str, methods: Sequence[str]) -> str:
-    seeds = _seeds(name, methods)
+    seeds = seeds_of(name, methods)
     return _in_words(seeds) if all(seeds) or not any(seeds) else f"{sum(map(bool, seeds))} of {len(seeds)} methods"
 
 

@@ -84,7 +84,7 @@ def test_every_equation_has_a_row() -> None:
 
 def test_missing_runs_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     seeds = {("cifar10", "ce"): 5, ("cifar10", "mdca"): 1}
-    monkeypatch.setattr(coverage, "_seeds", lambda name, methods: [seeds.get((name, m), 0) for m in methods])
+    monkeypatch.setattr(coverage, "seeds_of", lambda name, methods: [seeds.get((name, m), 0) for m in methods])
     assert coverage._images(["ce"]) == "CIFAR-10 5 seeds; CIFAR-100 not run; Tiny-ImageNet not run"
     assert coverage._one_set("cifar10", ["ce", "mdca"]) == "1 to 5 seeds"
     assert coverage._one_set("cifar10", ["ce", "mbls"]) == "1 of 2 methods"
