@@ -295,4 +295,4 @@ def test_a_rule_by_class_refuses_columns_in_another_order(cross):
 
 def test_raps_without_a_penalty_is_aps():
     ranked = rank_classes(np.random.default_rng(0).dirichlet(np.ones(8), 20))
-    np.testing.assert_array_equal(RAPS(penalty=0)(ranked), APS()(ranked))
+    np.testing.assert_array_equal(RAPS(penalty=0)(ranked, 0.0), APS()(ranked, 0.0))

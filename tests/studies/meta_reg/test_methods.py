@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from calibrant.methods.images import IMAGE_METHODS, RECIPES, TABLE_3, with_recipe
-from calibrant.methods.task import Part, Task
+from calibrant.methods.catalogue import IMAGE_METHODS, RECIPES, TABLE_3, gamma_of, with_recipe
+from calibrant.methods.core.task import Samples, Task
 from calibrant.models import small_cnn
 from studies.meta_reg.plan import FIRST, known_methods, network_of, settings_text, trained
 from studies.meta_reg.search import settings
@@ -21,13 +21,13 @@ LISTED = (
 )
 
 
-def images(seed: int) -> Part:
+def images(seed: int) -> Samples:
     """A bright bar whose position gives the class, with noise."""
     labels = torch.arange(EACH) % CLASSES
     pixels = 0.3 * torch.randn(EACH, 1, 8, 8, generator=torch.Generator().manual_seed(seed))
     for row, label in enumerate(labels.tolist()):
         pixels[row, 0, :, 2 * label : 2 * label + 2] += 1
-    return Part(pixels, labels)
+    return Samples(pixels, labels)
 
 
 @pytest.fixture(scope="module")
@@ -73,3 +73,16 @@ def test_other_methods_have_their_own_runs() -> None:
     }
     assert len(set(map(settings_text, runs.values()))) == len(runs)
     assert trained(EVERY["ce-ts"]) == runs["ce"]
+
+
+def test_one_gamma_is_moved_by_the_hypergradient_of_flg_sece(task: Task) -> None:
+    """``gamma-sece`` differs from ``flg-sece`` in the variable only; its γ is the same for all images, and moves."""
+    assert replace(EVERY["gamma-sece"], outer_variable="gamma-net") == EVERY["flg-sece"]
+    assert replace(EVERY["flg-sece-one-step"], hypergradient=EVERY["flg-sece"].hypergradient) == EVERY["flg-sece"]
+    short = replace(RECIPES["short"], epochs=4, batch_size=4, learning_rate=0.02)
+    gammas = {
+        name: gamma_of(with_recipe(EVERY[name], short).fit(task), task.val) for name in ("gamma-sece", "flg-sece")
+    }
+    assert float(gammas["gamma-sece"].std(correction=0)) == 0
+    assert float(gammas["flg-sece"].std(correction=0)) > 0
+    assert float(gammas["gamma-sece"][0]) != 1
