@@ -80,7 +80,7 @@ TIMED = [
 ]
 
 
-def test_the_estimate_is_the_mean_time_of_the_same_run_with_other_seeds(monkeypatch):
+def test_the_estimate_is_a_mean_over_other_seeds(monkeypatch):
     monkeypatch.setattr("studies.common.dry_run.committed", lambda name: ())
     listed = list_runs(KEYS, TIMED, "noise").splitlines()
     assert listed[0] == "done     bac, a, rate 0.2, seed 0"
