@@ -53,15 +53,16 @@ def find_head(module: nn.Module, inputs: Any, name: str | None = None) -> Head:
             )
         name = found[0]
     _check(module, name, calls, logits)
-    calls_of_body = _Calls(module)
-    with torch.no_grad(), calls_of_body:
-        call(divide(module, name).body, inputs)
-    if name and name in calls_of_body.outputs:
+    parts = divide(module, name)
+    apart = _Calls(parts.head)
+    with torch.no_grad(), _Calls(parts.body), apart:  # in evaluation mode
+        call(parts.body, inputs)
+    if name and apart.outputs:
         raise ValueError(
             f"The head {name!r} must be called through the network's attribute {name!r}, so that the body can run "
             "without it; it was called through another reference, such as a list. Use nn.ModuleList, or scope='all'."
         )
-    return divide(module, name)
+    return parts
 
 
 def divide(module: nn.Module, name: str) -> Head:
