@@ -324,3 +324,14 @@ def test_one_certain_error_does_not_make_the_nll_infinite():
     found = ClassifierOutput(probs, probs.argmax(1), probs.max(1))
     values = on_sample(found, np.array([1, 0]))
     assert values["nll"] == pytest.approx((-np.log(1e-12) - np.log(0.5)) / 2, rel=1e-6)
+
+
+def test_a_fitted_set_takes_the_settings_of_the_set_that_it_stands_for(tmp_path, eager):
+    own = bo4sc.chosen_settings()[0]["blobs-1.7"] | {"epochs": 10}
+    file = tmp_path / "settings.json"
+    file.write_text(json.dumps({"blobs-1.7": own}))
+    name = "fitted-blobs-1.7"
+    bo4sc.reproduce(seeds=1, out=tmp_path, device="cpu", sets=[name], methods=["bo4sc"], settings=file)
+    content = json.loads((tmp_path / "results.json").read_text())
+    assert content["config"]["settings"] == {name: own}
+    assert {(r["dataset"], r["method"]) for r in content["records"]} == {(name, "bo4sc"), (name, "standard-matched")}

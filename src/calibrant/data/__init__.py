@@ -7,11 +7,12 @@ from calibrant.data.columns.read import LabelledTable, read_columns, read_table
 from calibrant.data.loaders import Indexed, LoaderStream
 from calibrant.data.splits import folds, split_indices, train_val_test
 from calibrant.data.streams import Stream, TensorStream, as_stream
-from calibrant.data.suite import SETS, SyntheticProblem, flip_labels, fresh, load_problem
+from calibrant.data.suite import FITTED_SETS, SETS, SyntheticProblem, flip_labels, fresh, load_problem
 from calibrant.data.synthetic import Synthetic, blobs, spirals
 
 __all__ = [
     "BAC",
+    "FITTED_SETS",
     "SETS",
     "BACConstants",
     "Batch",
