@@ -4,7 +4,7 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 STAMP  := $(VENV)/.installed
 
-.PHONY: help setup reproduce test test-all picture bench docs lint format build clean
+.PHONY: help setup reproduce test test-all picture mutants bench docs lint format build clean
 
 help:           ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## */\t/' | expand -t 14
@@ -21,8 +21,8 @@ $(STAMP): pyproject.toml constraints.txt
 	touch $(STAMP)
 
 reproduce: setup ## both papers' experiments on a small scale: reports in out/bo4sc and out/meta-reg-digits
-	$(PY) -m calibrant reproduce bo4sc --quick
-	$(PY) -m calibrant reproduce meta-reg --quick
+	$(PY) -m studies reproduce bo4sc --quick
+	$(PY) -m studies reproduce meta-reg --quick
 
 # One thread per process: pytest already uses two processes, and threads beyond the cores only wait for one another.
 test test-all: export OMP_NUM_THREADS ?= 1
@@ -41,6 +41,10 @@ picture: setup  ## compare what the code computes with that of another commit, t
 	$(PY) -m tests.picture out/picture.json
 	cd out/base && PYTHONPATH=src ../../$(PY) -m tests.picture ../picture-base.json
 	$(PY) -m tests.picture out/picture-base.json out/picture.json
+
+mutants: export OMP_NUM_THREADS = 1
+mutants: setup  ## which small changes of the code no test notices, by room: make mutants ROOMS="losses report" COUNT=8 SEED=0
+	$(PY) -m tests.mutants $(ROOMS) --count $(or $(COUNT),8) --seed $(or $(SEED),0)
 
 bench: setup    ## measure, and write results/bench.json
 	$(PY) -m studies.benchmarks

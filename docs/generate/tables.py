@@ -88,7 +88,7 @@ def on_tables() -> Compared:
 
 
 def tables() -> str:
-    """What ``calibrant bench tables --from`` prints."""
+    """What ``python -m studies bench tables --from`` prints."""
     return to_terminal(stored(TABLES)).strip()
 
 

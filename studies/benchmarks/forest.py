@@ -2,8 +2,8 @@
 
 ``python -m studies.benchmarks.forest [DIR]`` fits the classifier with and without the forest to splits of
 scikit-learn's small tables, prints the ratio of the test losses for each table, and then the means. ``DIR`` adds parts
-of the tables on which settings were tried (the folder of ``calibrant bench tables``), with 300 to 2,400 training rows.
-Rows come only from the training part of a split that is not reported.
+of the tables on which settings were tried (the folder of ``python -m studies bench tables``), with 300 to 2,400
+training rows. Rows come only from the training part of a split that is not reported.
 """
 
 from __future__ import annotations

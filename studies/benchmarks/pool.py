@@ -56,7 +56,7 @@ SHAPES = {
     "wine_quality_red": (1599, 11, 6),
     "yeast": (1479, 8, 9),
 }
-"""Rows, columns and classes of the tables of `calibrant bench tables`."""
+"""Rows, columns and classes of the tables of `python -m studies bench tables`."""
 TIMED = ("adult", "churn", "letter")
 """Shapes whose prediction is timed: many rows, few rows, and many classes."""
 

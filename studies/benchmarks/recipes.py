@@ -68,7 +68,7 @@ def embeddings(seed: int) -> Case:
 
 
 def network_task(name: str, seed: int) -> Case:
-    """The version with 8,000 samples of a task of `calibrant bench networks`."""
+    """The version with 8,000 samples of a task of `python -m studies bench networks`."""
     kind = TASKS[name]
     splits = kind.draw(seed, "large")
     return Case(kind, splits, kind.build(classes_of(splits), seed))

@@ -18,10 +18,9 @@ def run() -> list[Record]:
         ("one GPU", ["--seeds", "20"], 60.0) if torch.cuda.is_available() else ("CPU", ["--quick"], 240.0)
     )
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "calibrant", "reproduce", "bo4sc", *options, "--out", folder]
+        command = [sys.executable, "-m", "studies", "reproduce", "bo4sc", *options, "--out", folder]
         begin = time.perf_counter()
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         seconds = time.perf_counter() - begin
-    return [
-        record(f"calibrant reproduce bo4sc {' '.join(options)}, {where}, seconds from start to report", seconds, target)
-    ]
+    name = f"python -m studies reproduce bo4sc {' '.join(options)}, {where}, seconds from start to report"
+    return [record(name, seconds, target)]

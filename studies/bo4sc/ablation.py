@@ -1,4 +1,4 @@
-"""`calibrant ablate bo4sc`: measure the effect of each choice in BO4SC and in the self-calibrated method."""
+"""`studies ablate bo4sc`: measure the effect of each choice in BO4SC and in the self-calibrated method."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Search a grid of BO4SC's settings for each data set, on validation data only (`calibrant sweep bo4sc`).
+"""Search a grid of BO4SC's settings for each data set, on validation data only (`python -m studies sweep bo4sc`).
 
 The weights over-fit the points that move them (700 outer variables, 300 labels). A setting is therefore scored on other
 points::

@@ -1,4 +1,4 @@
-"""`calibrant reproduce bo4sc`: Table 1 and Figures 1 to 3 of Sanguin et al. 2024, with intervals and noise floors."""
+"""`studies reproduce bo4sc`: Table 1 and Figures 1 to 3 of Sanguin et al. 2024, with intervals and noise floors."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ def plan(sets: Sequence[str], seeds: Sequence[int], settings: Settings, methods:
     unknown = [name for name in sets if name not in settings]
     if unknown:
         raise ValueError(
-            f"settings must include every set; got none for {', '.join(unknown)}. Run `calibrant sweep bo4sc`, or "
-            f"choose sets with settings by --sets: {', '.join(settings) or 'none'}."
+            f"settings must include every set; got none for {', '.join(unknown)}. Run "
+            f"`python -m studies sweep bo4sc`, or choose sets with settings by --sets: {', '.join(settings) or 'none'}."
         )
     found: dict[tuple[str, str], Method] = {}
     for name in sets:
@@ -137,7 +137,7 @@ def write_report(results: Path, out: Path) -> Path:
 
 
 def chosen_settings(path: str | Path | None = None) -> tuple[Settings, dict[str, Any] | None]:
-    """Read BO4SC's settings for each set and their origin from a `settings.json` of `calibrant sweep bo4sc`.
+    """Read BO4SC's settings for each set and their origin from a `settings.json` of `python -m studies sweep bo4sc`.
 
     Without a path, read the file of this package. The key `origin` holds the command, grid, seeds, criterion, version
     and date of the search. If a file has no such key, the origin is None, and the report calls it unknown.

@@ -52,7 +52,7 @@ def _holds_records(store: Store, experiment: str) -> bool:
         return False
     found = experiment_of(config)
     if found != experiment:
-        whose = f"`calibrant {KINDS[found].command}`" if found else "another program"
+        whose = f"`python -m studies {KINDS[found].command}`" if found else "another program"
         raise ValueError(f"{path} holds results of {whose}; choose another folder with --out.")
     return True
 

@@ -74,7 +74,7 @@ def read_own(path: str | Path, experiment: str, arrange: Arrange) -> Results:
             f"{path} is not a result file of calibrant: its config does not name an experiment. Give a file that a "
             "command of calibrant wrote."
         )
-    whose = f"calibrant {KINDS[found].command}"
+    whose = f"python -m studies {KINDS[found].command}"
     if found != experiment:
         raise ValueError(f"{path} is a result file of `{whose}`; use `{whose} --from {path}`.")
     if store is not None and results.records:

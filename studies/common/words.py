@@ -32,8 +32,8 @@ LEFT_OPEN: tuple[tuple[str, str], ...] = (
     ("Eq. (13), “positive class”", "read as “classified correctly”, and held constant in the gradient"),
     (
         "T, η_w, α, width, epochs, learning rate",
-        "one setting per set, found by a grid search on validation data; the report of `calibrant reproduce bo4sc` "
-        "lists the settings and their origin",
+        "one setting per set, found by a grid search on validation data; the report of "
+        "`python -m studies reproduce bo4sc` lists the settings and their origin",
     ),
     (
         "Standard's epochs and learning rate",
@@ -72,13 +72,12 @@ SEEN = frozenset({*range(20), *range(500, 508), *range(700, 740)})
 FURTHER = "results/bo4sc-more-seeds.json"
 """Results of all methods on other seeds."""
 
-UNEQUAL = """
-The methods differ in cost and in the labels that they learn from. Self-calibrated is ten networks (five folds, split
-twice), the ensemble is five, and every other method of ours is one. Self-calibrated joins the training and validation
-parts, so each label trains some of its networks. The baselines do not train on the validation part; they use it for
-stopping, calibration or outer variables. The ablation measures the effect of the larger sample and of averaging
-(`calibrant ablate bo4sc`: “without refit”, “one of its networks”). The ensemble is not ranked for one reason: the
-targets, which were set beforehand, exclude it.
+UNEQUAL = """ The methods differ in cost and in the labels that they learn from. Self-calibrated is ten networks (five
+folds, split twice), the ensemble is five, and every other method of ours is one. Self-calibrated joins the training and
+validation parts, so each label trains some of its networks. The baselines do not train on the validation part; they use
+it for stopping, calibration or outer variables. The ablation measures the effect of the larger sample and of averaging
+(`python -m studies ablate bo4sc`: “without refit”, “one of its networks”). The ensemble is not ranked for one reason:
+the targets, which were set beforehand, exclude it.
 """
 
 UNEQUAL_PEERS = """
@@ -89,13 +88,12 @@ one. All methods get the same columns from the table's encoder: categories as in
 measure CatBoost and RealMLP with their own treatment of categories.
 """
 
-FLOORS = """
-Two targets are limits on ECE-15. On 1,000 test samples, even a perfectly calibrated model has an ECE-15 above zero. We
-estimate this noise floor in two ways: by the ECE-15 of the exact posterior, one value per seed, and by the mean ECE-15
-over labels drawn from the method's own confidences, which is steadier. If an interval contains the limit, the seeds do
-not decide, and the verdict follows the mean. `calibrant reproduce bo4sc --seeds 100 --first-seed 1000` runs a hundred
-further seeds that were not used in development (results/bo4sc-more-seeds.json). For labels without noise, only a more
-accurate classifier can meet a limit below the floor of calibrated confidences.
+FLOORS = """ Two targets are limits on ECE-15. On 1,000 test samples, even a perfectly calibrated model has an ECE-15
+above zero. We estimate this noise floor in two ways: by the ECE-15 of the exact posterior, one value per seed, and by
+the mean ECE-15 over labels drawn from the method's own confidences, which is steadier. If an interval contains the
+limit, the seeds do not decide, and the verdict follows the mean. `python -m studies reproduce bo4sc --seeds 100
+--first-seed 1000` runs a hundred further seeds that were not used in development (results/bo4sc-more-seeds.json). For
+labels without noise, only a more accurate classifier can meet a limit below the floor of calibrated confidences.
 """
 
 DEFAULTS = """

@@ -1,4 +1,4 @@
-"""Experiment on the guarantees of rejection rules and prediction sets (`calibrant bench guarantees`)."""
+"""Experiment on the guarantees of rejection rules and prediction sets (`python -m studies bench guarantees`)."""
 
 from studies.guarantees.study import run
 

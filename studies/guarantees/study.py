@@ -1,4 +1,4 @@
-"""`calibrant bench guarantees`: judge rules and sets from out-of-fold probabilities by known posteriors."""
+"""`studies bench guarantees`: judge rules and sets from out-of-fold probabilities by known posteriors."""
 
 from __future__ import annotations
 

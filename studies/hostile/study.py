@@ -1,4 +1,4 @@
-"""`calibrant bench hostile`: test the default classifier on data with defects, and compare with earlier versions."""
+"""`studies bench hostile`: test the default classifier on data with defects, and compare with earlier versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Experiment with flipped training labels (`calibrant bench noise`): accuracy, and how well wrong labels are found."""
+"""Experiment with flipped training labels (`studies bench noise`): accuracy, and how well wrong labels are found."""
 
 from studies.label_noise.study import run
 

@@ -1,4 +1,4 @@
-"""`calibrant bench noise`: train with flipped labels and a clean validation part.
+"""`studies bench noise`: train with flipped labels and a clean validation part.
 
 A share of the training labels is changed to another class; validation and test labels stay clean. Every registered
 method runs with its default setting. ``bo4sc`` therefore has one setting for all sets and rates, not that of a search.

@@ -26,6 +26,11 @@ from studies.meta_reg.targets import TARGETS, judged, targets
 MAIN = ("error", "NLL", "ECE", "floor")
 """The scores of the first of two tables."""
 SCORES = (*(heading for heading, _ in tables.HEADINGS.values()), "floor %")
+CLAIMS = (
+    "`python -m studies.meta_reg.docs` computes every row: the first from formulas and simulated predictions, the "
+    "others from the stored runs listed below. Claims about trained networks are judged on means over seeds; ± is the "
+    "95 % interval of a paired difference. A claim whose runs are missing is shown as not yet measured."
+)
 DESCRIPTION = "what it is or changes"
 PAGE, RESULTS = Path("docs/meta-regularisation-results.md"), Path("results")
 BEGIN, END = "<!-- results: written by studies.meta_reg.docs -->", "<!-- end of results -->"
@@ -38,7 +43,7 @@ def results_section(results: Results) -> str:
     parts = ["## Targets", TARGETS, targets_table(targets(judged(clean) or clean))]
     if noisy := noisy_targets(found):
         parts += ["With noisy labels:", targets_table(noisy)]
-    parts += ["## Which of the paper's claims hold", *claims_in_words([*computed(), *measured(found)])]
+    parts += ["## Which of the paper's claims hold", CLAIMS, *claims_in_words([*computed(), *measured(found)])]
     for group in found:
         parts += [f"## {group.label}", *_tables(group)]
     parts += [*_searches(results), "## What the methods are", methods_in_words(found), "## Runs", runs_in_words(found)]
@@ -89,7 +94,7 @@ def _narrow(table: Table) -> list[str]:
 
 
 def _searches(results: Results) -> list[str]:
-    """The results of `calibrant sweep meta-reg`, if it was run."""
+    """The results of `python -m studies sweep meta-reg`, if it was run."""
     parts: list[str] = []
     for group, base in searches(results.records):
         parts += [f"## Settings of `{base}` on the validation part, {group.label}"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -12,19 +12,18 @@ import numpy as np
 from calibrant.methods.images import RECIPES
 from calibrant.metrics import Estimate
 from calibrant.report import format_number
-from studies.common.shared import count
-from studies.common.verdicts import difference, undecided
+from studies.common.verdicts import difference
 from studies.meta_reg.claims import Claim
-from studies.meta_reg.groups import RunGroup, times
+from studies.meta_reg.groups import RunGroup
 from studies.meta_reg.noisy import has_noisy_labels
 from studies.meta_reg.paper import claimed_gains, paper, printed
-from studies.meta_reg.targets import SWEEP
+from studies.meta_reg.table_claims import JUDGES, MISSING, common_means, in_points, rank, remark, seeds_in_words
+from studies.meta_reg.targets import PRINTED, SWEEP
 from studies.meta_reg.variants import POSITIVE
 
 WINDOW = 10
 """Number of epochs over which the ECE before a drop of the learning rate is averaged."""
 SMOOTHED = ("ls-0.05", "ls-0.1", "mixup")
-MISSING = "not yet measured"
 STILL = 1e-6
 """Up to this standard deviation, γ is still the same for all images."""
 
@@ -32,18 +31,20 @@ STILL = 1e-6
 def measured(found: Sequence[RunGroup]) -> list[Claim]:
     """The claims that need trained networks: one row per setup that can decide a claim, or one row "not yet measured".
 
-    Networks trained on noisy labels are left out, because the paper has none.
+    What the paper says about its tables has a row for each data set of the targets, run or not. Networks trained on
+    noisy labels are left out, because the paper has none.
     """
     own = [group for group in found if not has_noisy_labels(group.dataset)]
-    return [gains(own), *(claim for judge in _JUDGES for claim in _known(judge, own))]
+    return [gains(own), *(claim for judge in (*_JUDGES, *JUDGES) for claim in _known(judge, own))]
 
 
 def _known(judge: Callable[[RunGroup], Claim], found: Sequence[RunGroup]) -> list[Claim]:
-    claims = [judge(group) for group in found]
-    known = [claim for claim in claims if claim.measured != MISSING]
+    claims = {group.name: judge(group) for group in found}
+    known = [c for name, c in claims.items() if c.measured != MISSING or (judge in JUDGES and name in PRINTED)]
     if known or not claims:
         return known
-    return [replace(claims[0], statement=claims[0].statement.partition(": ")[2])]
+    first = next(iter(claims.values()))
+    return [replace(first, statement=first.statement.partition(": ")[2])]
 
 
 def gains(found: Sequence[RunGroup]) -> Claim:
@@ -58,14 +59,14 @@ def gains(found: Sequence[RunGroup]) -> Claim:
     means = {m: float(np.mean([own[m].value for own in known.values()])) for m in names} if known else {}
     text = ", ".join(f"{names[m]} {format_number(100 * value, 2)}" for m, value in means.items())
     each = {f"{where} {names[m]}": gap for where, own in known.items() for m, gap in own.items()}
-    parts = "; ".join(f"{where} {_points(gap)}" for where, gap in each.items())
+    parts = "; ".join(f"{where} {in_points(gap)}" for where, gap in each.items())
     smaller = [names[m] for m, value in means.items() if value < said[m]]
     return Claim(
         "FLγ-SECE has a lower ECE, MCE and ACE than CE-DECE, mean over data sets (gain in points)",
         f"{', '.join(f'{names[m]} {100 * value:g}' for m, value in said.items())} over three data sets",
         f"{text} over {', '.join(known)}" if known else MISSING,
         all(value > 0 for value in means.values()) if known else None,
-        _remark(
+        remark(
             "holds if all three mean gains are positive, whatever their size"
             + (f"; smaller than the paper's: {', '.join(smaller)}" if smaller else "")
             + (f"; gains by data set: {parts}" if parts else ""),
@@ -120,9 +121,9 @@ def mmce(group: RunGroup) -> Claim:
     return Claim(
         f"{group.name}: MMCE is calibrated no better than CE (ECE, points)",
         _said("no better", group.dataset, ["mmce"]),
-        _points(gap) if known else MISSING,
+        in_points(gap) if known else MISSING,
         gap.value >= 0 if known else None,
-        _remark("holds if the mean difference is not below zero", {"mmce": gap}),
+        remark("holds if the mean difference is not below zero", {"mmce": gap}),
     )
 
 
@@ -133,18 +134,17 @@ def smoothing(group: RunGroup) -> Claim:
     if not run or "ce" not in group.methods:
         statement = f"{group.name}: label smoothing and mixup have the lowest error and a higher ECE than CE"
         return Claim(statement, "yes", MISSING, None)
-    seeds = common_seeds(group, theirs)
-    errors = {m: float(np.mean(_over(group, m, "error", seeds))) for m in theirs}
+    errors = common_means(group, theirs, "error")
     best = min(errors, key=lambda m: errors[m])
     gaps = {m: difference(group.records, "ece", group.dataset, m, "ce") for m in run}
-    text = "; ".join(f"{m} {_points(gap)}" for m, gap in gaps.items())
+    text = "; ".join(f"{m} {in_points(gap)}" for m, gap in gaps.items())
     return Claim(
         f"{group.name}: label smoothing and mixup have the lowest error and a higher ECE than CE",
         _said("yes", group.dataset, run),
         f"lowest error: {best}; ECE minus ce's, points: {text}",
         best in SMOOTHED and all(gap.value > 0 for gap in gaps.values()),
-        _remark(
-            f"lowest of the paper's {len(theirs)} methods that were run, {_seeds_in_words(seeds)}; holds if it "
+        remark(
+            f"lowest of the paper's {len(theirs)} methods that were run, {seeds_in_words(group, theirs)}; holds if it "
             "is one of these three and all mean differences are above zero",
             gaps,
         ),
@@ -176,16 +176,14 @@ def low_mce(group: RunGroup) -> Claim:
     statement = f"{group.name}: FLγ-SECE keeps a low MCE at every number of bins"
     if "flg-sece" not in rivals or len(rivals) < 2:
         return Claim(statement, "lower than other methods", MISSING, None)
-    seeds = common_seeds(group, rivals)
-    means = {m: [float(np.mean(_over(group, m, f"mce/{b}", seeds))) for b in SWEEP] for m in rivals}
-    ranks = [sorted(rivals, key=lambda m, k=k: means[m][k]).index("flg-sece") + 1 for k in range(len(SWEEP))]  # type: ignore[misc]
-    text = ", ".join(f"{b}: {rank}" for b, rank in zip(SWEEP, ranks, strict=True))
+    ranks = {str(bins): rank("flg-sece", common_means(group, rivals, f"mce/{bins}")) for bins in SWEEP}
+    text = ", ".join(f"{bins}: {place}" for bins, place in ranks.items())
     return Claim(
         statement,
         "lower than other methods",
         f"rank among {len(rivals)} by number of bins: {text}",
-        max(ranks) == 1,
-        f"means {_seeds_in_words(seeds)}; holds if every rank is 1",
+        max(ranks.values()) == 1,
+        f"means {seeds_in_words(group, rivals)}; holds if every rank is 1",
     )
 
 
@@ -204,25 +202,10 @@ def positivity(group: RunGroup) -> Claim:
     return Claim(
         statement,
         "better across data sets",
-        "; ".join(f"|·| − {name}: {_points(gap)}" for name, gap in gaps.items()),
+        "; ".join(f"|·| − {name}: {in_points(gap)}" for name, gap in gaps.items()),
         all(gap.value < 0 for gap in gaps.values()),
-        _remark("holds if all mean differences are below zero", gaps),
+        remark("holds if all mean differences are below zero", gaps),
     )
-
-
-def common_seeds(group: RunGroup, methods: Sequence[str]) -> set[int]:
-    """The seeds that all these methods have. A method with other seeds would be compared by luck."""
-    return set.intersection(*({r["seed"] for r in group.of(m)} for m in methods))
-
-
-def _over(group: RunGroup, method: str, metric: str, seeds: set[int]) -> list[float]:
-    """A metric of a method over some seeds, or over all its seeds if there are none; missing values are left out."""
-    own = (r for r in group.of(method) if not seeds or r["seed"] in seeds)
-    return [r[metric] for r in own if r.get(metric) is not None]
-
-
-def _seeds_in_words(seeds: set[int]) -> str:
-    return f"over their {count(len(seeds), 'common seed')}" if seeds else "over all seeds"
 
 
 def _said(words: str, dataset: str, methods: Sequence[str]) -> str:
@@ -231,13 +214,6 @@ def _said(words: str, dataset: str, methods: Sequence[str]) -> str:
     gaps = {m: 100 * (cell.mean - rival.mean) for m, cell in own.items() if cell and rival}
     table = ", ".join(f"{m} {format_number(gap, 2)}" for m, gap in gaps.items())
     return f"{words} (ECE minus CE's in its Table 1, points: {table})" if gaps else words
-
-
-def _remark(rule: str, gaps: Mapping[str, Estimate]) -> str:
-    """The rule of a verdict, and the differences whose intervals contain zero or that have no interval."""
-    single = [name for name, gap in gaps.items() if math.isnan(gap.low) and not math.isnan(gap.value)]
-    alone = f"{', '.join(single)}: one seed, so no interval" if single else ""
-    return "; ".join(part for part in (rule, undecided(gaps, 0.0), alone) if part)
 
 
 _JUDGES: tuple[Callable[[RunGroup], Claim], ...] = (
@@ -249,7 +225,3 @@ _JUDGES: tuple[Callable[[RunGroup], Claim], ...] = (
     low_mce,
     positivity,
 )
-
-
-def _points(value: Estimate) -> str:
-    return format_number(times(value, 100), 2)

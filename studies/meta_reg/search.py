@@ -1,4 +1,4 @@
-"""`calibrant sweep meta-reg`: change one setting of the paper's method at a time, judged on validation data."""
+"""`studies sweep meta-reg`: change one setting of the paper's method at a time, judged on validation data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`calibrant reproduce meta-reg` and `ablate meta-reg`: make the missing runs, and write the report."""
+"""`studies reproduce meta-reg` and `ablate meta-reg`: make the missing runs, and write the report."""
 
 from __future__ import annotations
 

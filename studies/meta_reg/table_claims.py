@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from calibrant.metrics import Estimate
 from calibrant.report import by_seed, format_number
+from studies.common.shared import count
 from studies.common.verdicts import difference, undecided
 from studies.meta_reg.claims import Claim
 from studies.meta_reg.groups import RunGroup, times
@@ -28,13 +30,13 @@ def lowest_errors(group: RunGroup) -> Claim:
     said = _printed_ranks(group.dataset)
     if OWN not in rivals or len(rivals) < 2:
         return Claim(statement, said, MISSING, None)
-    ranks = {name: _rank(OWN, _means(group, rivals, metric)) for metric, name in CALIBRATION.items()}
+    ranks = {name: rank(OWN, common_means(group, rivals, metric)) for metric, name in CALIBRATION.items()}
     return Claim(
         statement,
         said,
         f"rank among {len(rivals)}: {_in_words(ranks)}",
         max(ranks.values()) == 1,
-        f"means {_seeds_in_words(group, rivals)}; holds if every rank is 1",
+        f"means {seeds_in_words(group, rivals)}; holds if every rank is 1",
     )
 
 
@@ -43,7 +45,7 @@ def _printed_ranks(dataset: str) -> str:
     table = paper()["table1"].get(dataset, {})
     if OWN not in table:
         return "lower errors on calibration metrics"
-    ranks = {name: _rank(OWN, {m: row[metric][0] for m, row in table.items()}) for metric, name in CALIBRATION.items()}
+    ranks = {name: rank(OWN, {m: row[metric][0] for m, row in table.items()}) for metric, name in CALIBRATION.items()}
     return f"lower errors on calibration metrics (rank among {len(table)} in its Table 1: {_in_words(ranks)})"
 
 
@@ -53,22 +55,23 @@ def ece_over_bins(group: RunGroup) -> Claim:
     statement = f"{group.name}: FLγ-DECE and FLγ-SECE have a lower ECE than other methods at every number of bins"
     if not set(GAMMA_NETS) <= set(rivals) or len(rivals) == len(GAMMA_NETS):
         return Claim(statement, "much lower, from 10 to 1,000 bins", MISSING, None, f"needs {' and '.join(GAMMA_NETS)}")
-    means = {bins: _means(group, rivals, f"ece/{bins}") for bins in SWEEP}
+    means = {bins: common_means(group, rivals, f"ece/{bins}") for bins in SWEEP}
     best = {
         bins: min((m for m in rivals if m not in GAMMA_NETS), key=lambda m, own=own: own[m])  # type: ignore[misc]
         for bins, own in means.items()
     }
-    told = [
-        f"{bins}: {' and '.join(f'{100 * own[m]:.2f}' for m in GAMMA_NETS)} (best other {best[bins]} "
-        f"{100 * own[best[bins]]:.2f})"
-        for bins, own in means.items()
+    shown = [
+        f"{bins:,} bins {' and '.join(f'{100 * means[bins][m]:.2f}' for m in GAMMA_NETS)} ({best[bins]} "
+        f"{100 * means[bins][best[bins]]:.2f})"
+        for bins in (SWEEP[0], SWEEP[-1])
     ]
+    lower = [bins for bins, own in means.items() if max(own[m] for m in GAMMA_NETS) < own[best[bins]]]
     return Claim(
         statement,
         "much lower, from 10 to 1,000 bins",
-        f"ECE %, FLγ-DECE and FLγ-SECE by number of bins: {'; '.join(told)}",
-        all(max(own[m] for m in GAMMA_NETS) < own[best[bins]] for bins, own in means.items()),
-        f"means {_seeds_in_words(group, rivals)}; holds if both are below all other methods at every number of bins",
+        f"at {len(lower)} of {len(SWEEP)} numbers of bins; ECE % beside the best other method: {'; '.join(shown)}",
+        len(lower) == len(SWEEP),
+        f"means {seeds_in_words(group, rivals)}; holds if both are below all other methods at every number of bins",
     )
 
 
@@ -78,21 +81,24 @@ def ece_growth(group: RunGroup) -> Claim:
     statement = f"{group.name}: the ECE of FLγ-SECE changes least with the number of bins"
     if OWN not in rivals or len(rivals) < 2:
         return Claim(statement, "stable", MISSING, None)
-    few, many = (_means(group, rivals, f"ece/{bins}") for bins in (SWEEP[0], SWEEP[-1]))
-    floors = [_means(group, rivals, f"ece_floor/{bins}")[OWN] for bins in (SWEEP[0], SWEEP[-1])]
+    few, many = (common_means(group, rivals, f"ece/{bins}") for bins in (SWEEP[0], SWEEP[-1]))
+    floors = [common_means(group, rivals, f"ece_floor/{bins}")[OWN] for bins in (SWEEP[0], SWEEP[-1])]
     growth = {m: many[m] - few[m] for m in rivals}
     least = min(rivals, key=lambda m: growth[m])
     return Claim(
         statement,
         "stable",
-        f"{OWN} {100 * few[OWN]:.2f} % with {SWEEP[0]} bins, {100 * many[OWN]:.2f} % with {SWEEP[-1]:,}, rank of the "
-        f"growth {_rank(OWN, growth)} among {len(rivals)}; least: {least} ({100 * few[least]:.2f} %, "
-        f"{100 * many[least]:.2f} %)",
+        f"{OWN} {_percents(few[OWN], many[OWN])} from {SWEEP[0]} to {SWEEP[-1]:,} bins, rank of the growth "
+        f"{rank(OWN, growth)} among {len(rivals)}; least: {least} ({_percents(few[least], many[least])})",
         least == OWN,
-        f"means {_seeds_in_words(group, rivals)}; holds if the growth is the least. The ECE of a calibrated network "
+        f"means {seeds_in_words(group, rivals)}; holds if the growth is the least. The ECE of a calibrated network "
         f"with the confidences of {OWN} grows from {100 * floors[0]:.2f} % to {100 * floors[1]:.2f} %, and that of a "
         "badly calibrated one grows least",
     )
+
+
+def _percents(low: float, high: float) -> str:
+    return f"{100 * low:.2f} to {100 * high:.2f} %"
 
 
 def focal_losses(group: RunGroup) -> Claim:
@@ -107,14 +113,17 @@ def focal_losses(group: RunGroup) -> Claim:
 
 def flsd_mce(group: RunGroup) -> Claim:
     """Section 5.1: FLSD has a high MCE."""
+    pair = ("flsd", "ce", "mce")
     gap = difference(group.records, "mce", group.dataset, "flsd", "ce")
     known = not math.isnan(gap.value)
     return Claim(
         f"{group.name}: FLSD has a high MCE (minus CE's, points)",
-        _with_printed("high", group.dataset, [("flsd", "ce", "mce")]),
-        _points(gap) if known else MISSING,
+        _with_printed("high", group.dataset, [pair]),
+        in_points(gap) if known else MISSING,
         gap.value > 0 if known else None,
-        _remark("holds if the mean difference is above zero", {"flsd": gap}),
+        remark(f"{_paired(group, [pair])}; holds if the mean difference is above zero", {"MCE": gap})
+        if known
+        else "needs flsd and ce",
     )
 
 
@@ -140,16 +149,16 @@ def table_3(group: RunGroup) -> Claim:
     if OWN not in run or len(run) < 2:
         needs = "needs the methods of Table 3: mdca, focal-mdca, mbls, mbls-0, focal-sb-ece and focal-sb-avuc"
         return Claim(statement, said, MISSING, None, needs)
-    eces, errors = (_means(group, run, metric) for metric in ("ece", "error"))
+    eces, errors = (common_means(group, run, metric) for metric in ("ece", "error"))
     found = {m: (eces[m], errors[m]) for m in run}
     told = ", ".join(f"{m} {100 * ece:.2f} / {100 * error:.2f}" for m, (ece, error) in found.items())
     better = _dominating(found)
     return Claim(
         statement,
         said,
-        f"both lower: {better}; ECE / error %: {told}",
+        f"both lower: {better}, of {len(run) - 1} methods",
         better == "none",
-        f"means {_seeds_in_words(group, run)}; our networks and recipe, all methods alike",
+        f"means {seeds_in_words(group, run)}, our network and recipe for all. ECE / error %: {told}",
     )
 
 
@@ -163,14 +172,24 @@ def _gaps_below_zero(
 ) -> Claim:
     """A claim that holds if the mean difference of every pair is below zero."""
     gaps = {_pair_name(*pair, pairs): difference(group.records, pair[2], group.dataset, *pair[:2]) for pair in pairs}
-    known = {name: gap for name, gap in gaps.items() if not math.isnan(gap.value)}
-    return Claim(
-        f"{group.name}: {statement}",
-        _with_printed(said, group.dataset, pairs, table=table),
-        "; ".join(f"{name} {_points(gap)}" for name, gap in known.items()) if len(known) == len(gaps) else MISSING,
-        all(gap.value < 0 for gap in known.values()) if len(known) == len(gaps) else None,
-        _remark("holds if all mean differences are below zero", known),
+    methods = list(dict.fromkeys(method for pair in pairs for method in pair[:2]))
+    claim = Claim(f"{group.name}: {statement}", _with_printed(said, group.dataset, pairs, table=table), MISSING, None)
+    if any(math.isnan(gap.value) for gap in gaps.values()):
+        return replace(claim, note=f"needs {' and '.join(methods)}")
+    return replace(
+        claim,
+        measured="; ".join(f"{name} {in_points(gap)}" for name, gap in gaps.items()),
+        holds=all(gap.value < 0 for gap in gaps.values()),
+        note=remark(f"{_paired(group, pairs)}; holds if all mean differences are below zero", gaps),
     )
+
+
+def _paired(group: RunGroup, pairs: Sequence[tuple[str, str, str]]) -> str:
+    """Over how many seeds each difference is taken."""
+    seeds = {_pair_name(*pair, pairs): len(common_seeds(group, pair[:2])) for pair in pairs}
+    if len(set(seeds.values())) == 1:
+        return f"paired over {count(next(iter(seeds.values())), 'seed')}"
+    return f"paired over the shared seeds ({', '.join(f'{name} {number}' for name, number in seeds.items())})"
 
 
 def _pair_name(own: str, rival: str, metric: str, pairs: Sequence[tuple[str, str, str]]) -> str:
@@ -193,14 +212,14 @@ def _of_table_1(group: RunGroup) -> list[str]:
     return [m for m in group.methods if m in paper()["table1"]["cifar10"]]
 
 
-def _common_seeds(group: RunGroup, methods: Sequence[str]) -> set[int]:
+def common_seeds(group: RunGroup, methods: Sequence[str]) -> set[int]:
     """The seeds that all these methods have. A method with other seeds would be compared by luck."""
     return set.intersection(*({r["seed"] for r in group.of(m)} for m in methods))
 
 
-def _means(group: RunGroup, methods: Sequence[str], metric: str) -> dict[str, float]:
+def common_means(group: RunGroup, methods: Sequence[str], metric: str) -> dict[str, float]:
     """The mean of a metric by method over the seeds that all methods have, or over all seeds if there are none."""
-    seeds = _common_seeds(group, methods)
+    seeds = common_seeds(group, methods)
     found = {m: by_seed(group.records, metric, method=m) for m in methods}
     return {
         m: float(np.mean([v for seed, v in values.items() if not seeds or seed in seeds]))
@@ -208,7 +227,8 @@ def _means(group: RunGroup, methods: Sequence[str], metric: str) -> dict[str, fl
     }
 
 
-def _rank(own: str, values: Mapping[str, float]) -> int:
+def rank(own: str, values: Mapping[str, float]) -> int:
+    """The place of a method among all, 1 for the smallest value."""
     return sorted(values, key=lambda m: values[m]).index(own) + 1
 
 
@@ -216,18 +236,21 @@ def _in_words(ranks: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {rank}" for name, rank in ranks.items())
 
 
-def _seeds_in_words(group: RunGroup, methods: Sequence[str]) -> str:
-    seeds = len(_common_seeds(group, methods))
-    return f"over their {seeds} common seed{'s' * (seeds != 1)}" if seeds else "over all seeds"
+def seeds_in_words(group: RunGroup, methods: Sequence[str]) -> str:
+    """Over which seeds these methods are compared."""
+    seeds = common_seeds(group, methods)
+    return f"over their {count(len(seeds), 'common seed')}" if seeds else "over all seeds"
 
 
-def _remark(rule: str, gaps: Mapping[str, Estimate]) -> str:
+def remark(rule: str, gaps: Mapping[str, Estimate]) -> str:
+    """The rule of a verdict, and the differences whose intervals contain zero or that have no interval."""
     single = [name for name, gap in gaps.items() if math.isnan(gap.low) and not math.isnan(gap.value)]
     alone = f"{', '.join(single)}: one seed, so no interval" if single else ""
     return "; ".join(part for part in (rule, undecided(gaps, 0.0), alone) if part)
 
 
-def _points(value: Estimate) -> str:
+def in_points(value: Estimate) -> str:
+    """A fraction with its interval, in percentage points."""
     return format_number(times(value, 100), 2)
 
 

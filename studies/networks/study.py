@@ -1,4 +1,4 @@
-"""`calibrant bench networks`: compare `calibrant.fit` with plain training and a temperature in the same time."""
+"""`studies bench networks`: compare `calibrant.fit` with plain training and a temperature in the same time."""
 
 from __future__ import annotations
 

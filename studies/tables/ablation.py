@@ -1,4 +1,4 @@
-"""`calibrant ablate tables`: measure the effect of embedded columns, L2 factors per column and mini-batches.
+"""`studies ablate tables`: measure the effect of embedded columns, L2 factors per column and mini-batches.
 
 Rows of the test part of a split are not used: networks train on its training part, 60 % of the table, and are scored on
 its validation part. Seeds start at 100; no reported split uses these.

@@ -1,4 +1,4 @@
-"""The report of `calibrant bench tables`: targets, ranks over tables, tests, costs, and every table's scores."""
+"""The report of `studies bench tables`: targets, ranks over tables, tests, costs, and every table's scores."""
 
 from __future__ import annotations
 

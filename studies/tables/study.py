@@ -1,4 +1,4 @@
-"""`calibrant bench tables`: compare every method on every table of a folder with other libraries' classifiers."""
+"""`studies bench tables`: compare every method on every table of a folder with other libraries' classifiers."""
 
 from __future__ import annotations
 

@@ -28,6 +28,7 @@ from calibrant.losses import (
     soft_binned_avuc,
     soft_binned_ece,
 )
+from calibrant.losses.inputs import known_labels
 
 CLASSES = 4
 PER_SAMPLE = {
@@ -337,3 +338,8 @@ def test_a_loss_checks_its_settings_when_it_is_made(name, settings, sentence):
 def test_functions_check_numbers(call, sentence):
     with pytest.raises(ValueError, match=sentence):
         call(*draw())
+
+
+def test_an_error_of_another_kind_keeps_its_words():
+    with pytest.raises(RuntimeError, match=r"^out of memory$"), known_labels(3):
+        raise RuntimeError("out of memory")

@@ -105,6 +105,10 @@ def test_running_statistics_keep_their_precision_under_autocast(dtype):
     torch.testing.assert_close(frozen, exact.to(dtype).float(), rtol=torch.finfo(dtype).eps, atol=1e-6)
 
 
-def test_synchronised_batch_norm_is_refused():
-    with pytest.raises(ValueError, match=r"SyncBatchNorm has no pure form\. Use BatchNorm"):
-        FunctionalModule(nn.Sequential(nn.Linear(2, 2), nn.SyncBatchNorm(2)))
+def test_synchronised_batch_norm_is_batch_norm_in_one_process():
+    x, outputs = torch.randn(8, 2), []
+    for kind in (nn.SyncBatchNorm, nn.BatchNorm1d):
+        view = FunctionalModule(kind(2))
+        net = view.bind(view.initial(), view.initial_buffers())
+        outputs.append((net(x), net.buffers))
+    torch.testing.assert_close(*outputs)

@@ -52,6 +52,8 @@ def test_the_numbers_are_those_of_the_metrics(over):
     split = result.models["model"].split
     assert split["miscalibration"] - split["discrimination"] + split["uncertainty"] == pytest.approx(split["brier"])
     assert result.models["model"].risk["aurc"] == pytest.approx(aurc(probs.max(axis=1), probs.argmax(axis=1) == labels))
+    points = result.models["model"].risk["points"]
+    assert [point["coverage"] for point in points] == pytest.approx([0.5, 0.8, 0.9, 0.95], abs=1 / len(labels))
     for measure in measures.values():
         assert measure.low is None or measure.low <= measure.value <= measure.high
     assert 0 < measures["ece"].floor < measures["ece"].value
@@ -286,7 +288,9 @@ def test_mistakes_give_an_error_of_one_sentence(given, words):
 
 def test_the_figure_has_three_axes_for_each_model(over):
     pytest.importorskip("matplotlib")
-    assert len(over[2].plot().axes) == 3
+    axes = over[2].plot().axes
+    assert len(axes) == 3
+    assert all(axis.has_data() for axis in axes)
 
 
 def test_whole_weights_are_copies_of_rows():

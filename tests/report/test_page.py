@@ -80,7 +80,7 @@ def report(drawn):
     report.section("Third")
     with report.details(f"Folded {EVIL}", "Inside."):
         report.figure(drawn, "The same again", "two", alt=f"In words {EVIL}")
-    report.provenance(provenance({"seeds": 2, "name": EVIL}))
+    report.provenance(provenance({"seeds": 2, "name": EVIL, "towns": ["Köln"]}))
     return report
 
 
@@ -96,6 +96,7 @@ def test_nothing_a_user_writes_becomes_markup(report, page):
     shown = [data for _, data in page.texts]
     for words in ("Title", "Summary", "Text", "Caption", "Drawing", "Folded", "First", "Why"):
         assert any(data.startswith(f"{words} {EVIL}") for data in shown), words
+    assert any("Köln" in data for data in shown)
 
 
 def test_it_needs_nothing_else(page):

@@ -289,10 +289,10 @@ def test_a_rule_by_class_refuses_columns_in_another_order(cross):
             with pytest.raises(ValueError, match="columns cat, dog, emu in this order"):
                 apply(one, other)
     together = fit(frame, labels)  # one limit for all classes: the order does not matter
-    assert "columns" not in json.loads(together.to_json())
+    assert json.loads(together.to_json())["columns"] is None
     assert (apply(together, frame[["emu", "cat", "dog"]]) == apply(together, frame)[:, [2, 0, 1]]).all()
 
 
 def test_raps_without_a_penalty_is_aps():
     ranked = rank_classes(np.random.default_rng(0).dirichlet(np.ones(8), 20))
-    np.testing.assert_array_equal(RAPS(penalty=0)(ranked), APS()(ranked))
+    np.testing.assert_array_equal(RAPS(penalty=0)(ranked, 0.0), APS()(ranked, 0.0))

@@ -31,7 +31,7 @@ IDS = ("standard", "standard-stopped", "isotonic", "bo4sc", "self-calibrated")
 
 
 ORIGIN = {
-    "command": "calibrant sweep bo4sc --learning-rate 7",
+    "command": "python -m studies sweep bo4sc --learning-rate 7",
     "grid": {"learning_rate": [7]},
     "seeds": [10_000],
     "criterion": "bce",
@@ -96,7 +96,7 @@ def test_the_files_of_a_run(written):
         "Paired differences",
         "What the paper leaves open",
         "hides",
-        "chosen on validation data by `calibrant sweep bo4sc --learning-rate 7`",
+        "chosen on validation data by `python -m studies sweep bo4sc --learning-rate 7`",
         "set for 20 seeds. This run has 2, which cannot decide them",
         "measured, not judged",
     ):

@@ -1,4 +1,4 @@
-"""Tests of `calibrant bench networks` on small data: measurements, time limits and the report."""
+"""Tests of `python -m studies bench networks` on small data: measurements, time limits and the report."""
 
 from __future__ import annotations
 

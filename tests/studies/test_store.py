@@ -245,7 +245,7 @@ def test_combined_files_keep_the_commands_of_all():
 def test_a_folder_of_another_experiment_is_refused(tmp_path):
     store = open_store(tmp_path, "noise")
     store.begin({"experiment": "noise"})
-    with pytest.raises(ValueError, match=r"results\.jsonl holds results of `calibrant bench noise`; choose another"):
+    with pytest.raises(ValueError, match="results of `python -m studies bench noise`; choose another"):
         open_store(tmp_path, "bo4sc")
     assert open_store(tmp_path, "noise").commands
 

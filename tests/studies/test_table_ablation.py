@@ -1,4 +1,4 @@
-"""Tests of `calibrant ablate tables` on small tables."""
+"""Tests of `python -m studies ablate tables` on small tables."""
 
 import json
 

@@ -18,7 +18,7 @@ from tests.studies.cases import TINY, eager, tiny_noise, write_table
 
 
 def reproduce(out, **options):
-    """`calibrant reproduce bo4sc` on one set."""
+    """`python -m studies reproduce bo4sc` on one set."""
     torch.set_num_threads(1)
     with eager(), pytest.MonkeyPatch.context() as patch:
         known = {name: dataclasses.replace(METHODS[name], method=method) for name, method in TINY.items()}
@@ -31,7 +31,7 @@ def reproduce(out, **options):
 
 
 def bench(out, **options):
-    """`calibrant bench tables` on two tables."""
+    """`python -m studies bench tables` on two tables."""
     torch.set_num_threads(1)
     data = Path(out).parent / "data"
     data.mkdir(exist_ok=True)
@@ -52,6 +52,6 @@ def bench(out, **options):
 
 
 def noise(out, **options):
-    """`calibrant bench noise` on one set."""
+    """`python -m studies bench noise` on one set."""
     torch.set_num_threads(1)
     tiny_noise(out, sets=("bac",), **options)

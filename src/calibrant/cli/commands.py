@@ -7,13 +7,10 @@ from typing import Annotated
 import typer
 
 from calibrant._version import __version__
-from calibrant.cli.bench import bench
 from calibrant.cli.calibrate import apply, calibrate
 from calibrant.cli.evaluate import AsJson, evaluate
 from calibrant.cli.info import info
 from calibrant.cli.predict import predict
-from calibrant.cli.reproduce import reproduce
-from calibrant.cli.search import ablate, sweep
 from calibrant.cli.shell import Sentences, Tool, print_json
 from calibrant.cli.train import train
 
@@ -23,11 +20,6 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for _group, _name in ((reproduce, "reproduce"), (sweep, "sweep"), (ablate, "ablate"), (bench, "bench")):
-    # Without a callback, Typer would drop the command's name in a group that has a single command.
-    _group.callback()(lambda: None)
-    app.add_typer(_group, name=_name, no_args_is_help=True)
-
 for _command in (train, predict, evaluate, calibrate, apply):
     app.command(cls=Tool, no_args_is_help=True)(_command)
 app.command()(info)

@@ -8,9 +8,7 @@ import sys
 
 def main() -> None:
     """Run the command line, or say how to install what it needs."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a command must not fail because an encoding lacks a minus sign
-            stream.reconfigure(errors="backslashreplace")
+    escape_missing_characters()
     try:
         import typer  # noqa: F401
     except ImportError:
@@ -23,3 +21,10 @@ def main() -> None:
     from calibrant.cli.commands import app
 
     app(prog_name="calibrant")
+
+
+def escape_missing_characters() -> None:
+    """Escape what the encoding of a terminal lacks: a command must not fail because of a minus sign."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")

@@ -209,8 +209,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
             if digest(X, codes) != self.training_digest_:
                 scores = self._suspicion(X, codes)
         if n is None:
-            learned = getattr(self, "learned_", True)  # classifiers that earlier versions saved do not say it
-            n = int((scores > 0.5).sum()) if learned else 0
+            n = int((scores > 0.5).sum()) if self.learned_ else 0
         listed = np.argsort(-scores, kind="stable")[:n]
         return (listed, scores[listed]) if return_scores else listed
 

@@ -103,7 +103,7 @@ def from_tree(tree: dict[str, Any]) -> nn.Module:
         setattr(module, name, value)
     for name, value in tree["arrays"].items():
         module.register_parameter(name, nn.Parameter(torch.from_numpy(value), requires_grad=False))
-    for name in tree.get("absent", ()):  # a layer without a bias
+    for name in tree["absent"]:  # a layer without a bias
         module.register_parameter(name, None)
     for name, inner in tree["inner"].items():
         module.add_module(name, from_tree(inner))

@@ -105,10 +105,8 @@ def _build(kind: type, header: dict[str, Any], arrays: Arrays) -> NetworkClassif
         if key.startswith("_") or not key.endswith("_"):  # it could hide a method
             raise ValueError(f"{key!r} is not a fitted attribute; their names end with an underscore")
     state[_MODEL], state[_SCALING] = _model(**state[_MODEL]), Scaling(*state[_SCALING])
-    encoder = state.get(_ENCODER)  # files written before encoders existed lack it
-    parts: Any = {"json": encoder} if isinstance(encoder, str) else encoder  # text alone before encoders had arrays
-    state[_ENCODER] = None if parts is None else TableEncoder.from_json(parts["json"], parts.get("arrays"))
-    projection = state.get(_PROJECTION)  # older files lack it
+    encoder, projection = state[_ENCODER], state[_PROJECTION]
+    state[_ENCODER] = None if encoder is None else TableEncoder.from_json(encoder["json"], encoder["arrays"])
     state[_PROJECTION] = None if projection is None else Projection(*projection)
     if _HELD_OUT in state:
         state[_HELD_OUT] = HeldOut(*state[_HELD_OUT])

@@ -23,6 +23,7 @@ from calibrant.methods.base import Method
 from calibrant.methods.fitted import Fitted
 from calibrant.methods.part import Part
 from calibrant.methods.task import Task, streams, total_steps
+from calibrant.models.functional.user_modules import leading_parameter
 
 STRIDE = 5
 """Training steps between two updates of the average."""
@@ -113,7 +114,7 @@ class AveragedNetwork(Method):
 
     def uses_bfloat16(self, model: nn.Module) -> bool:
         """Whether a network is trained in bfloat16, if it allows that."""
-        first = next(model.parameters())
+        first = leading_parameter(model)
         fast = self.precision == "auto" and first.is_cuda and first.dtype == torch.float32
         return fast and torch.cuda.is_bf16_supported()
 

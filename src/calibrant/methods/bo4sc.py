@@ -57,8 +57,8 @@ class BO4SC(Method):
         w ← clip(w − η_w·∇_w f(w, θ^T(w)))                                 Eq. (14), exact, through the T steps
 
     Choices that the paper does not specify are arguments. The defaults are one setting that works on all five data sets
-    of the paper. The reproduction chooses one setting per data set by grid search, as the paper does (``calibrant sweep
-    bo4sc``).
+    of the paper. The reproduction chooses one setting per data set by grid search, as the paper does (the command
+    ``python -m studies sweep bo4sc``).
 
     Parameters
     ----------

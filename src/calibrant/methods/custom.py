@@ -220,7 +220,9 @@ def fit(
         except NonFiniteError as error:
             hint = not_finite(first, "train") + not_finite(second, "val")
             raise NonFiniteError(f"{error}{hint}") from error
-        except CheckpointError as error:
+        except RuntimeError as error:
+            if not isinstance(error, CheckpointError) and "use_reentrant=True" not in str(error):
+                raise
             raise ValueError(
                 f"Gradient checkpointing cannot be combined with {type(wanted).__name__}, which differentiates through "
                 "training steps. Turn it off in the network."

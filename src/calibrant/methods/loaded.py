@@ -19,6 +19,7 @@ from calibrant.data.loaders import LoaderStream
 from calibrant.data.streams import Stream, TensorStream, as_array, as_tensors, is_pair
 from calibrant.methods.part import Part, joined_inputs
 from calibrant.models.functional.network import accepted_names, positional_names
+from calibrant.models.functional.user_modules import leading_parameter
 
 _NOT_LOADERS = (str, bytes, Mapping, tuple, Tensor, np.ndarray, Iterator)
 """Iterable types that are not loaders."""
@@ -116,7 +117,7 @@ class Loaded(Part):
 
 def as_part(data: Any, model: nn.Module, labels: str | None = None, name: str = "train") -> Part:
     """Samples on the network's device and in its precision; ``name`` is the argument named in errors."""
-    like = next(model.parameters())
+    like = leading_parameter(model)
     if isinstance(data, Part):
         moved = data.to(like.device)
         return replace(moved, inputs=as_dtype(moved.inputs, like.dtype))

@@ -23,7 +23,7 @@ from calibrant.methods.fitted import Fitted, Mixture, Recalibrated
 from calibrant.methods.freezing import head_of
 from calibrant.models.functional.global_state import generators_restored
 from calibrant.models.functional.network import call, logits_of, takes_by_name
-from calibrant.models.functional.user_modules import copied
+from calibrant.models.functional.user_modules import copied, leading_parameter
 from calibrant.posthoc.temperature import Temperature
 
 Steps = tuple[float | LogitMap, ...]
@@ -39,8 +39,8 @@ class Form(NamedTuple):
     """Arguments that are passed by name; None for a single positional input."""
     output: str
     """"tensor", "key" (``output["logits"]``), "attribute" (``output.logits``) or "first" (``output[0]``)."""
-    n_classes: int | None = None
-    """The number of logits; None in files of older versions."""
+    n_classes: int
+    """The number of logits."""
 
 
 def mean_and_steps(fitted: Fitted) -> tuple[Mixture, Steps]:
@@ -136,7 +136,7 @@ def _graph(mixture: Mixture, steps: Steps, networks: Sequence[nn.Module], form: 
     """The networks and the last steps as a graph that torch can run, save, script and export without calibrant."""
     root, graph = nn.Module(), fx.Graph()
     root.networks = nn.ModuleList(map(copied, networks))
-    like = next(networks[0].parameters())
+    like = leading_parameter(networks[0])
     given = [graph.placeholder(name) for name in form.names or ("inputs",)]
     by_name: dict[str, Any] = dict(zip(form.names or (), given, strict=False))
     shares = mixture.shares or (1.0,) * len(networks)
@@ -158,7 +158,7 @@ def _graph(mixture: Mixture, steps: Steps, networks: Sequence[nn.Module], form: 
     if mixture.bias is not None:
         root.register_buffer("bias", mixture.bias.to(like))
     if mixture.lapse:
-        root.register_buffer("floor", like.new_tensor(mixture.lapse / _classes(networks, form)))
+        root.register_buffer("floor", like.new_tensor(mixture.lapse / form.n_classes))
     mean: fx.Node | None = None
     for position, share in enumerate(shares):
         name = f"networks.{position}"
@@ -176,7 +176,7 @@ def _graph(mixture: Mixture, steps: Steps, networks: Sequence[nn.Module], form: 
     for position, own_step in enumerate(steps):
         name = f"after_{position}"
         if isinstance(own_step, LogitMap):
-            mean = _inlined(graph, root, name, PlainMap(own_step, _classes(networks, form), like), mean)
+            mean = _inlined(graph, root, name, PlainMap(own_step, form.n_classes, like), mean)
         else:
             root.register_buffer(name, like.new_tensor(own_step))
             mean = step(torch.div, mean, graph.get_attr(name))
@@ -223,11 +223,3 @@ def _logits(step: Any, output: fx.Node, kind: str) -> fx.Node:
     if kind == "attribute":
         return step(getattr, output, "logits")
     return step(operator.getitem, output, "logits" if kind == "key" else 0)
-
-
-def _classes(networks: Sequence[nn.Module], form: Form) -> int:
-    if form.n_classes is not None:
-        return form.n_classes
-    if form.head is None:  # a file of an older version
-        raise ValueError("The number of classes is unknown. Use probs(…) for calibrated probabilities.")
-    return int(networks[0].get_submodule(form.head).out_features)  # type: ignore[arg-type]

@@ -91,14 +91,14 @@ def load_trained(path: str | os.PathLike[str], model: nn.Module) -> Trained:
         if header["calibrator"] is not None:
             calibrator = build_calibrator(header["calibrator"], arrays)
             steps.append(lambda model: Recalibrated(model, calibrator))
-        if header.get("map") is not None:
+        if header["map"] is not None:
             learned = _build_map(header["map"], arrays)
             steps.append(lambda model: Mapped(model, learned))
         fitted: Fitted = mean
-        for step in reversed(steps) if header.get("map_first") else steps:
+        for step in reversed(steps) if header["map_first"] else steps:
             fitted = step(fitted)
         head, names, output = header["form"]
-        form = Form(head, None if names is None else tuple(names), output, header.get("n_classes"))
+        form = Form(head, None if names is None else tuple(names), output, header["n_classes"])
         return Trained(replace(fitted, extras=extras), modules, form)  # type: ignore[type-var]
 
     trained: Trained = FORMAT.read(path, build)

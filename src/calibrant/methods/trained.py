@@ -25,6 +25,7 @@ from calibrant.methods.fitted import Fitted
 from calibrant.methods.loaded import is_loader
 from calibrant.methods.plain_modules import Form, plain_module, temperature_of
 from calibrant.models.functional.network import accepted_names, call, logits_of, positional_names
+from calibrant.models.functional.user_modules import leading_parameter
 
 ROWS = 4096
 """Samples per forward pass for inputs in memory."""
@@ -174,7 +175,7 @@ class Calculated:
     @property
     def params(self) -> Tensor:
         """A tensor on the network's device."""
-        return next(self.module.parameters())
+        return leading_parameter(self.module)
 
     def logits(self, inputs: Any) -> Tensor:
         """Logits, (n, C)."""

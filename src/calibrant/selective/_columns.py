@@ -32,8 +32,3 @@ def columns_by_class(probs: Any, by_class: bool) -> tuple[Any, ...] | None:
     """The names of a data frame's columns, which a rule by class must find again; None for a rule of all classes."""
     names = column_names(probs) if by_class else None
     return None if names is None else tuple(names)
-
-
-def without_unused_columns(fields: dict[str, Any]) -> dict[str, Any]:
-    """Leave `columns` out of a rule's JSON if there are none, so that earlier versions can read it."""
-    return {name: value for name, value in fields.items() if name != "columns" or value is not None}

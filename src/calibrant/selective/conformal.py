@@ -36,7 +36,7 @@ from scipy.stats import binom
 from calibrant._inputs import check_probs
 from calibrant._labels import check_labels, column_names
 from calibrant._settings import check_fraction
-from calibrant.selective._columns import check_columns, columns_by_class, without_unused_columns
+from calibrant.selective._columns import check_columns, columns_by_class
 from calibrant.selective._json import read_rule
 from calibrant.selective.set_scores import (
     Ranked,
@@ -122,7 +122,6 @@ class SetRule:
         """Return the rule as strict JSON; infinite quantiles are the string "inf"."""
         fields = asdict(self) | {"score": score_to_dict(self.score)}
         fields["quantile"] = [q if math.isfinite(q) else str(q) for q in self.quantile]
-        fields = without_unused_columns(fields)
         return json.dumps({"format": self._FORMAT, **fields}, allow_nan=False)
 
     @classmethod
@@ -133,7 +132,7 @@ class SetRule:
     @classmethod
     def _of_fields(cls, fields: dict[str, Any]) -> SetRule:
         quantile = tuple(map(float, fields["quantile"]))
-        return cls(**current_fields(fields) | {"quantile": quantile})
+        return cls(**plain_fields(fields) | {"quantile": quantile})
 
 
 def conformal_rule(
@@ -248,8 +247,7 @@ def blocks(shape: tuple[int, ...]) -> Iterator[slice]:
         yield slice(start, start + size)
 
 
-def current_fields(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a set rule with their present names, and with its score as a value."""
-    named = {"n_classes" if name == "classes" else name: value for name, value in fields.items()}
-    columns = fields.get("columns")
-    return named | {"score": score_from_dict(fields["score"]), "columns": None if columns is None else tuple(columns)}
+def plain_fields(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a set rule from JSON, with its score and the names of columns as values."""
+    columns = fields["columns"]
+    return fields | {"score": score_from_dict(fields["score"]), "columns": None if columns is None else tuple(columns)}

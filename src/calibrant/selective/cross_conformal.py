@@ -18,7 +18,7 @@ about 1 − α (Section 5 there).
 of `conformal_rule` for the out-of-fold probabilities. A guarantee then needs an assumption, stability: the scores
 s(x, y) of the final classifier and of the fold models differ by at most ε, except with a small probability ν. Then
 {c : s(x, c) ≤ q + ε} has coverage 1 − α up to a term of order √ν (Section 5 there, for leave-one-out). The command
-`calibrant bench guarantees` measures the coverage with q itself.
+`python -m studies bench guarantees` measures the coverage with q itself.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ import numpy as np
 from calibrant._inputs import check_probs
 from calibrant._labels import check_labels, class_names, column_names
 from calibrant._settings import check_fraction
-from calibrant.selective._columns import check_columns, columns_by_class, without_unused_columns
+from calibrant.selective._columns import check_columns, columns_by_class
 from calibrant.selective._json import read_rule
 from calibrant.selective.conformal import (
     Seed,
     blocks,
-    current_fields,
     order_statistic,
+    plain_fields,
     with_top,
 )
 from calibrant.selective.set_scores import (
@@ -134,7 +134,7 @@ class CrossSetRule:
 
     def to_json(self) -> str:
         """Return the rule as strict JSON."""
-        fields = without_unused_columns(asdict(self) | {"score": score_to_dict(self.score)})
+        fields = asdict(self) | {"score": score_to_dict(self.score)}
         return json.dumps({"format": self._FORMAT, **fields}, allow_nan=False)
 
     @classmethod
@@ -145,7 +145,7 @@ class CrossSetRule:
     @classmethod
     def _of_fields(cls, fields: dict[str, Any]) -> CrossSetRule:
         lists = {name: tuple(fields[name]) for name in ("scores", "folds", "labels")}
-        return cls(**current_fields(fields) | lists)
+        return cls(**plain_fields(fields) | lists)
 
 
 def cross_conformal_rule(

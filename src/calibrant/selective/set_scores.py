@@ -64,7 +64,7 @@ class SetScore(Protocol):
     def randomised(self) -> bool:
         """Whether the score uses u."""
 
-    def __call__(self, classes: Ranked, u: Any = 0.0) -> np.ndarray:
+    def __call__(self, classes: Ranked, u: Any) -> np.ndarray:
         """Return the score of each class; `u` is ignored by scores that are not randomised."""
 
 
@@ -75,7 +75,7 @@ class LAC:
     name: ClassVar[str] = "lac"
     randomised: ClassVar[bool] = False
 
-    def __call__(self, classes: Ranked, u: Any = 0.0) -> np.ndarray:
+    def __call__(self, classes: Ranked, u: Any) -> np.ndarray:
         """Return 1 − p_y."""
         return 1 - classes.proba
 
@@ -92,7 +92,7 @@ class APS:
 
     name: ClassVar[str] = "aps"
 
-    def __call__(self, classes: Ranked, u: Any = 0.0) -> np.ndarray:
+    def __call__(self, classes: Ranked, u: Any) -> np.ndarray:
         """Return ρ_y + u·p_y."""
         return classes.above + u * classes.proba if self.randomised else classes.above
 
@@ -117,7 +117,7 @@ class RAPS:
         if not 0 <= self.penalty < np.inf:
             raise ValueError(f"penalty must be a finite number of 0 or more; got {self.penalty}.")
 
-    def __call__(self, classes: Ranked, u: Any = 0.0) -> np.ndarray:
+    def __call__(self, classes: Ranked, u: Any) -> np.ndarray:
         """Return ρ_y + u·p_y + λ·max(0, o_y − k)."""
         return APS(self.randomised)(classes, u) + self.penalty * np.maximum(0, classes.rank - self.k_reg)
 

@@ -42,10 +42,7 @@ METHODS: dict[str, TableMethod] = {
 def find_method(name: str) -> TableMethod:
     """Return a method by its id."""
     if name not in METHODS:
-        raise ValueError(
-            f"--method must be one of {', '.join(METHODS)}; got {name!r}. `calibrant bench tables` compares these with "
-            "others on a folder of tables."
-        )
+        raise ValueError(f"--method must be one of {', '.join(METHODS)}; got {name!r}.")
     return METHODS[name]
 
 

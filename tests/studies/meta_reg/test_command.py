@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from calibrant.cli.commands import app
 from calibrant.data.vision import SOURCES
 from calibrant.data.vision.sources import Archive
+from studies.__main__ import app
 from studies.common.keys import make_key
 from studies.meta_reg import study
 from studies.meta_reg.dry_run import state
@@ -45,7 +45,7 @@ def test_an_unknown_method_is_answered_by_a_similar_one(wrong: str, meant: str) 
 def test_a_quick_run_on_other_images_needs_their_folder(command: str, dataset: str, tmp_path: Path) -> None:
     done = run(command, "meta-reg", "--quick", "--dataset", dataset, "--out", tmp_path / "out")
     assert done.exit_code == 1
-    assert done.stderr.startswith("calibrant: --data must name the folder with the files of CIFAR-10")
+    assert done.stderr.startswith("studies: --data must name the folder with the files of CIFAR-10")
 
 
 @pytest.mark.parametrize("command", ["reproduce", "sweep", "ablate"])
@@ -116,7 +116,7 @@ def test_a_dry_run_refuses_the_folder_of_another_experiment(images: Path, tmp_pa
     )
     done = run("reproduce", "meta-reg", "--dry-run", "--data", images, "--out", tmp_path)
     assert done.exit_code == 1
-    assert "holds results of `calibrant reproduce bo4sc`" in done.stderr
+    assert "holds results of `python -m studies reproduce bo4sc`" in done.stderr
 
 
 def contents_of(folder: Path) -> dict[str, bytes]:
@@ -126,7 +126,7 @@ def contents_of(folder: Path) -> dict[str, bytes]:
 def test_a_missing_data_folder_is_a_sentence(tmp_path: Path) -> None:
     done = run("reproduce", "meta-reg", "--data", tmp_path / "none", "--out", tmp_path / "out")
     assert done.exit_code == 1
-    assert done.stderr.startswith("calibrant: --data must be an existing folder")
+    assert done.stderr.startswith("studies: --data must be an existing folder")
 
 
 def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from calibrant.methods.images import IMAGE_METHODS, RECIPES, TABLE_3, with_recipe
+from calibrant.methods.images import IMAGE_METHODS, RECIPES, TABLE_3, gamma_of, with_recipe
 from calibrant.methods.task import Part, Task
 from calibrant.models import small_cnn
 from studies.meta_reg.plan import FIRST, known_methods, network_of, settings_text, trained
@@ -73,3 +73,16 @@ def test_other_methods_have_their_own_runs() -> None:
     }
     assert len(set(map(settings_text, runs.values()))) == len(runs)
     assert trained(EVERY["ce-ts"]) == runs["ce"]
+
+
+def test_one_gamma_is_moved_by_the_hypergradient_of_flg_sece(task: Task) -> None:
+    """``gamma-sece`` differs from ``flg-sece`` in the variable only; its γ is the same for all images, and moves."""
+    assert replace(EVERY["gamma-sece"], outer_variable="gamma-net") == EVERY["flg-sece"]
+    assert replace(EVERY["flg-sece-one-step"], hypergradient=EVERY["flg-sece"].hypergradient) == EVERY["flg-sece"]
+    short = replace(RECIPES["short"], epochs=4, batch_size=4, learning_rate=0.02)
+    gammas = {
+        name: gamma_of(with_recipe(EVERY[name], short).fit(task), task.val) for name in ("gamma-sece", "flg-sece")
+    }
+    assert float(gammas["gamma-sece"].std(correction=0)) == 0
+    assert float(gammas["flg-sece"].std(correction=0)) > 0
+    assert float(gammas["gamma-sece"][0]) != 1

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from calibrant.cli.commands import app
+from studies.__main__ import app
 from studies.meta_reg.groups import groups
 from studies.meta_reg.plan import known_methods, settings_text
 from studies.meta_reg.search import settings, sweep

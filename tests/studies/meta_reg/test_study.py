@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 
 from calibrant.bilevel import Callback, NonFiniteError
 from calibrant.bilevel.running.run import Run
-from calibrant.cli.commands import app
 from calibrant.methods.fitted import Failed
 from calibrant.methods.images import IMAGE_METHODS
+from studies.__main__ import app
 from studies.common.store import Store
 from studies.meta_reg import ablate, reproduce, sweep
 from studies.meta_reg import training as training_module

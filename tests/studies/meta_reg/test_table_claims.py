@@ -48,7 +48,8 @@ def test_ece_is_compared_at_every_number_of_bins() -> None:
     crossing = record("flg-sece", ece=0.01, growth=0.1)
     claim = table_claims.ece_over_bins(group(nets[0], crossing, record("ce")))
     assert claim.holds is False
-    assert "best other ce 5.00" in claim.measured
+    assert claim.measured.startswith("at 5 of 7 numbers of bins")
+    assert claim.measured.endswith("1,000 bins 1.00 and 11.00 (ce 5.00)")
     assert table_claims.ece_over_bins(group(nets[0], record("ce"))).holds is None
 
 
@@ -87,3 +88,10 @@ def test_the_papers_tables_are_quoted() -> None:
     claim = table_claims.table_3(group(record("flg-sece"), record("mbls")))
     assert claim.paper == "very competitive (both lower in its Table 3: mbls, focal-sb-ece)"
     assert "MCE −14.69" in table_claims.flsd_mce(group(record("flsd"), record("ce"))).paper
+
+
+def test_notes_count_the_seeds_of_each_pair() -> None:
+    runs = [record(name, seed) for name in ("focal", "ce") for seed in (0, 1)]
+    claim = table_claims.focal_losses(group(*runs, record("flsd")))
+    assert claim.note.startswith("paired over the shared seeds (focal 2, flsd 1); ")
+    assert table_claims.temperature(group(record("ce"), record("ce-ts"))).note.startswith("paired over 1 seed; ")

@@ -57,6 +57,8 @@ class Trainer:
             own[name].data, own[name].grad = views[name], slopes[name]
             own[name].requires_grad_()
         self.named = {name: own[name] for name in view.names}
+        self._targets: list[Tensor] | None = list(self.named.values())
+        """The loss is differentiated in these alone; None where torch's reentrant checkpointing does not allow that."""
         self.dropouts = {k: m for k, m in self.module.named_modules() if isinstance(m, MaskedDropout) and m.p > 0}
         self._always_eval = [self.module.get_submodule(k) for k in view.always_eval]
         self._buffers = [(k, *owner_of(self.module, k)) for k in problem.start_buffers]
@@ -79,7 +81,14 @@ class Trainer:
             self.load(state)
         losses = []
         for step in range(state.step, state.step + steps):
-            losses.append(self._step(phi, draws(step), step + 1, memory, features))
+            try:
+                losses.append(self._step(phi, draws(step), step + 1, memory, features))
+            except RuntimeError as error:  # gradients of the parameters alone
+                if self._targets is None or "use_reentrant=True" not in str(error):
+                    raise
+                self._targets, self._last = None, None
+                self.load(state)
+                losses.append(self._step(phi, draws(step), step + 1, memory, None))
             features = None
         return self.hand_out(state.step + steps), losses
 
@@ -92,7 +101,7 @@ class Trainer:
         with seeded(batch.seed, self.params), torch.enable_grad(), _plain_errors():
             loss = self.problem.inner_value(net, phi, batch._replace(seed=None))
         self.grad.zero_()
-        loss.backward(inputs=list(self.named.values()))  # no gradients for anything else that the loss uses
+        loss.backward(inputs=self._targets)
         with torch.no_grad():
             self.optimizer.update_(self.params, self.moments, self.optimizer.clip_(self.grad), step)
         if memory is not None:

@@ -53,7 +53,16 @@ def find_head(module: nn.Module, inputs: Any, name: str | None = None) -> Head:
             )
         name = found[0]
     _check(module, name, calls, logits)
-    return divide(module, name)
+    parts = divide(module, name)
+    apart = _Calls(parts.head)
+    with torch.no_grad(), apart:
+        call(parts.body, inputs)
+    if name and apart.outputs:
+        raise ValueError(
+            f"The head {name!r} must be called through the network's attribute {name!r}, so that the body can run "
+            "without it; it was called through another reference, such as a list. Use nn.ModuleList, or scope='all'."
+        )
+    return parts
 
 
 def divide(module: nn.Module, name: str) -> Head:

@@ -82,6 +82,13 @@ class PureBatchNorm(PureNorm, _BatchNorm):
         return F.batch_norm(input, None, None, self.weight, self.bias, True, 0.0, self.eps)
 
 
+class LocalBatchNorm(_BatchNorm):
+    """SyncBatchNorm in one process, where there is nothing to synchronise. Unlike torch's, it runs on a CPU."""
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        """Inputs may have any number of dimensions."""
+
+
 class PureInstanceNorm(PureNorm, _InstanceNorm):
     """InstanceNorm that puts its new running statistics, means over the samples, into ``fresh``."""
 
@@ -153,7 +160,7 @@ def purify(module: nn.Module) -> nn.Module:
         return _masked(module)
     for layer in module.modules():
         if isinstance(layer, nn.SyncBatchNorm):
-            raise ValueError("SyncBatchNorm has no pure form. Use BatchNorm.")
+            layer.__class__ = LocalBatchNorm
         if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
             layer.sparse = False  # gradients are written into one dense vector
         for kind, pure in _NORMS.items():  # subclasses that override ``forward`` are not changed

@@ -47,6 +47,14 @@ def check_module(module: nn.Module) -> None:
         )
 
 
+def leading_parameter(module: nn.Module) -> nn.Parameter:
+    """The first parameter with a floating-point precision. Inputs get its device and precision.
+
+    Frozen weights of a quantised network may be integers.
+    """
+    return next(p for p in module.parameters() if p.is_floating_point())
+
+
 def copied(module: nn.Module) -> nn.Module:
     """A deep copy. Tensors that the module keeps from earlier calls lose their graph, which cannot be copied.
 

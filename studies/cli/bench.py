@@ -1,4 +1,4 @@
-"""`calibrant bench`: compare methods on tables, networks, wrong labels and difficult data, and test guarantees."""
+"""`studies bench`: compare methods on tables, networks, wrong labels and difficult data, and test guarantees."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from typing import Annotated, Any
 
 import typer
 
-from calibrant.cli.options import (
-    Device,
+from calibrant.cli.options import Device, On
+from studies.cli.options import (
     FirstSeed,
     Fresh,
     Jobs,
-    On,
     Out,
     Seeds,
     Source,
 )
-from calibrant.cli.shell import experiment
+from studies.cli.shell import experiment
 
 bench = typer.Typer(help="Compare methods on tables, networks, wrong labels and difficult data; test guarantees.")
 
@@ -62,7 +61,7 @@ def bench_tables(
 
     For example:
 
-    calibrant bench tables --data churn.csv --target churn --methods self-calibrated hgb --seeds 3
+    python -m studies bench tables --data churn.csv --target churn --methods self-calibrated hgb --seeds 3
     """
     if data is None and source is None:
         raise typer.BadParameter("Give a folder of tables, or a result file with --from.", param_hint="--data")

@@ -1,4 +1,4 @@
-"""Commands of `calibrant reproduce`: the experiments of the two papers."""
+"""Commands of `python -m studies reproduce`: the experiments of the two papers."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from calibrant.cli.options import (
-    Device,
+from calibrant.cli.options import Device, On
+from studies.cli.options import (
     Download,
     DryRun,
     Epochs,
@@ -22,7 +22,6 @@ from calibrant.cli.options import (
     Minutes,
     Network,
     NoisyLabels,
-    On,
     Out,
     RecipeName,
     Sets,
@@ -30,7 +29,7 @@ from calibrant.cli.options import (
     Sources,
     Training,
 )
-from calibrant.cli.shell import experiment
+from studies.cli.shell import experiment
 
 reproduce = typer.Typer(help="Reproduce a paper's experiments, with tables, figures and an HTML report.")
 
@@ -46,8 +45,8 @@ def reproduce_bo4sc(
         typer.Option(
             exists=True,
             dir_okay=False,
-            help="settings.json of `calibrant sweep bo4sc`; default: the settings of the package. If the file lacks "
-            "some sets, choose the others with --sets.",
+            help="settings.json of `python -m studies sweep bo4sc`; default: those of the paper's sets. If the file "
+            "lacks some sets, choose the others with --sets.",
         ),
     ] = None,
     first_seed: FirstSeed = 0,

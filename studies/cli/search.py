@@ -1,4 +1,4 @@
-"""Commands of `calibrant sweep` and `calibrant ablate`: compare settings and variants of methods."""
+"""Commands of `python -m studies sweep` and `python -m studies ablate`: compare settings and variants of methods."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from calibrant.cli.options import (
+from calibrant.cli.options import Device, On
+from studies.cli.options import (
     Criterion,
-    Device,
     Download,
     DryRun,
     Epochs,
@@ -21,7 +21,6 @@ from calibrant.cli.options import (
     Limit,
     Minutes,
     Network,
-    On,
     Out,
     RecipeName,
     Seeds,
@@ -30,7 +29,7 @@ from calibrant.cli.options import (
     Sources,
     Training,
 )
-from calibrant.cli.shell import Experiment, call, experiment
+from studies.cli.shell import Experiment, call, experiment
 
 sweep = typer.Typer(help="Search for settings on validation data.")
 ablate = typer.Typer(help="Compare variants of a method.")
@@ -63,7 +62,7 @@ def sweep_bo4sc(
 
     Each option takes several values, such as `--steps 5 10 20`. Options that are not given keep the default grid, which
     needs a GPU. The chosen settings are written to settings.json (also with --from), for
-    `calibrant reproduce bo4sc --settings`.
+    `python -m studies reproduce bo4sc --settings`.
     """
     given = {
         "steps": steps,

@@ -1,0 +1,1 @@
+"""The command line of the studies: ``python -m studies …``."""
