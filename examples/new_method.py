@@ -15,7 +15,7 @@ from torch import nn
 
 import calibrant
 from calibrant.bilevel import Adam, Bilevel, ConstantGamma, FocalWithGamma, Truncated
-from calibrant.methods import Group, Method, Outcome, Solving, Task
+from calibrant.methods import Method, SolveSettings, Task, TrainedNetwork, TrainingGroup
 
 
 @dataclass(frozen=True)
@@ -34,15 +34,15 @@ class LearnedFocal(Method):
         task.need_val("LearnedFocal")
         return Bilevel(model, ConstantGamma(), **self.data(task), inner_loss=FocalWithGamma(), seed=task.seed)
 
-    def solving(self, group: Group) -> Solving:
-        return Solving(
+    def solving(self, group: TrainingGroup) -> SolveSettings:
+        return SolveSettings(
             hypergradient=Truncated(10, last=5),
             inner_optimizer=Adam(group.each("learning_rate")),
             outer_optimizer=Adam(self.outer_learning_rate),
             steps=group.steps(),
         )
 
-    def learned(self, outcome: Outcome) -> dict[str, Any]:
+    def learned(self, outcome: TrainedNetwork) -> dict[str, Any]:
         return {"gamma": outcome.solution.outer_variables()}
 
 

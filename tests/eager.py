@@ -2,13 +2,13 @@
 
 import pytest
 
-import calibrant.methods.adapter
+import calibrant.methods.core.method
 from calibrant.bilevel import solve
 
 
 def train_eagerly(monkeypatch):
     """Let the methods solve their problems with ``compile=None``, whatever they ask for."""
-    monkeypatch.setattr(calibrant.methods.adapter, "solve", lambda *a, compile, **k: solve(*a, **k))
+    monkeypatch.setattr(calibrant.methods.core.method, "solve", lambda *a, compile, **k: solve(*a, **k))
 
 
 @pytest.fixture(autouse=True, scope="module", name="eager")

@@ -128,7 +128,7 @@ def shortened(method):
 def table_methods():
     """The methods of the first paper, in groups and alone."""
     inputs, labels = (torch.from_numpy(array) for array in samples())
-    train, held_out = (methods.Part(inputs[rows], labels[rows]) for rows in (slice(64), slice(64, 96)))
+    train, held_out = (methods.Samples(inputs[rows], labels[rows]) for rows in (slice(64), slice(64, 96)))
     task = methods.Task(train, held_out, n_classes=CLASSES)
     jobs = [
         (shortened(entry.method), dataclasses.replace(task, seed=s))
@@ -145,7 +145,7 @@ def table_methods():
 @section
 def fitted_networks():
     """`calibrant.fit` with each method by name, and the default."""
-    from calibrant.methods.names import ALL_METHODS
+    from calibrant.methods.catalogue import ALL_METHODS
 
     probs = {}
     for name, entry in ALL_METHODS.items():

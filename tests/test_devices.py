@@ -26,7 +26,7 @@ from calibrant.bilevel import (
     solve,
 )
 from calibrant.estimators import load_classifier
-from calibrant.methods.confidence_map import choose_map
+from calibrant.methods.confidence import choose_map
 from calibrant.metrics import bootstrap_interval, compare, true_ece
 from calibrant.posthoc import CALIBRATORS
 from calibrant.selective import cross_conformal_rule

@@ -113,6 +113,7 @@ def rename_tokens(text, names, *, face=False):
             lines[row - 1] = line[:start] + names[token.string] + line[end:]
         elif token.type in (tokenize.STRING, tokenize.COMMENT):
             new = rename_words(token.string, names, quoted=face or "setattr(" in token.line)
+            new = re.sub(r"^ *(>>>|\.\.\.) .*", lambda hit: rename_inside(hit[0], names), new, flags=re.MULTILINE)
             if re.match("[rR]?[fF]", new) and token.type == tokenize.STRING:
                 new = re.sub(r"\{[^{}]*\}", lambda hit: rename_inside(hit[0], names), new)
             if new != token.string:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     )
     from calibrant.estimators import BO4SCClassifier, CrossCalibrated, SelfCalibratedClassifier
     from calibrant.methods import Trained
-    from calibrant.methods.after_training import calibrate
-    from calibrant.methods.custom import fit
+    from calibrant.methods.fit.calibrate import calibrate
+    from calibrant.methods.fit.fit import fit
     from calibrant.report.evaluation import evaluate
 
 __all__ = [
@@ -58,9 +58,9 @@ _HOMES = {
     "CrossCalibrated": "calibrant.estimators",
     "SelfCalibratedClassifier": "calibrant.estimators",
     "Trained": "calibrant.methods",
-    "calibrate": "calibrant.methods.after_training",
+    "calibrate": "calibrant.methods.fit.calibrate",
     "evaluate": "calibrant.report.evaluation",
-    "fit": "calibrant.methods.custom",
+    "fit": "calibrant.methods.fit.fit",
 }
 """The modules of public names that are not subpackages."""
 

@@ -13,9 +13,9 @@ from torch import nn
 
 import calibrant
 from calibrant.methods import Calibrated
-from calibrant.methods.default import BEST, PLAIN, default_method
-from calibrant.methods.part import Part
-from calibrant.methods.task import Task
+from calibrant.methods.core.samples import Samples
+from calibrant.methods.core.task import Task
+from calibrant.methods.fit.defaults import BEST, PLAIN, default_method
 from calibrant.metrics import nll
 from calibrant.models import small_cnn
 from studies.benchmarks.harness import Record, record
@@ -43,7 +43,7 @@ def small() -> Record:
         train, val, test = ((x[order[a:b]], y[order[a:b]]) for a, b in itertools.pairwise(cut))
         both = tuple(torch.cat(parts) for parts in zip(train, val, strict=True))
         model = small_cnn(10, widths=(32, 64), seed=seed)
-        chosen = repr(default_method(model, Task(Part(*train), Part(*val), 10, seed, model)))
+        chosen = repr(default_method(model, Task(Samples(*train), Samples(*val), 10, seed, model)))
         jobs = {
             "default": lambda m=model, t=train, v=val, s=seed: calibrant.fit(m, t, v, seed=s),
             "plain": lambda m=model, t=train, s=seed: calibrant.fit(m, t, method=PLAIN, seed=s),

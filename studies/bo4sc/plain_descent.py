@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.methods import Fitted, Part, fit_all
+from calibrant.methods import Fitted, Samples, fit_all
 from studies.bo4sc.search import FIRST_SEED, score, search_task
 from studies.bo4sc.variants import default_bo4sc, outer_learning_rate
 from studies.common.keys import FIRST, digest
@@ -41,7 +41,7 @@ def choose_sgd(sets: Sequence[str], *, device: Any = None) -> dict[str, Any]:
     return settings[int(np.nanargmin(losses))]
 
 
-def _held_out_loss(fitted: Fitted, part: Part) -> float:
+def _held_out_loss(fitted: Fitted, part: Samples) -> float:
     logits = fitted.probs(part.inputs).clamp_min(1e-300).log()
     return float("nan") if fitted.failure else score(logits.unsqueeze(0), part.labels.unsqueeze(0))["bce"]
 

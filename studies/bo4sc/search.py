@@ -13,7 +13,7 @@ from torch import Tensor
 from calibrant._classes import log_of_others
 from calibrant.bilevel import Callback
 from calibrant.bilevel.running.run import Run
-from calibrant.methods import BO4SC, Part, Task, fit_all
+from calibrant.methods import BO4SC, Samples, Task, fit_all
 from calibrant.metrics import ece
 from calibrant.report.results import Record
 from studies.common.keys import Key
@@ -40,7 +40,7 @@ class Search:
         epochs = sorted({int(key["epochs"]) for key in self.keys})
         trained = list(dict.fromkeys(_without_epochs(key) for key in self.keys))
         jobs: list[tuple[BO4SC, Task]] = []
-        held: list[Part] = []
+        held: list[Samples] = []
         for fields in map(dict, trained):
             method = BO4SC(**arguments({**fields, "epochs": epochs[-1]}))
             for task, part in (search_task(fields["dataset"], FIRST_SEED + k) for k in range(self.seeds)):
@@ -79,7 +79,7 @@ def arguments(setting: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def search_task(name: str, seed: int) -> tuple[Task, Part]:
+def search_task(name: str, seed: int) -> tuple[Task, Samples]:
     """The task of a seed, whose validation points move the weights, and the held-out points that score the setting."""
     task = prepare(name, seed).task
     val = task.need_val("The grid search")
@@ -93,7 +93,7 @@ class Trajectory(Callback):
     Step sizes are constant, so the first 300 epochs of a training of 2,000 epochs are a training of 300 epochs.
     """
 
-    def __init__(self, epochs: Sequence[int], held: Sequence[Part]) -> None:
+    def __init__(self, epochs: Sequence[int], held: Sequence[Samples]) -> None:
         self.epochs, self.held = sorted(set(epochs)), held
         self.logits: dict[tuple[int, int], Tensor] = {}
         """Logits by (position of the job, epochs); NaN if training failed."""

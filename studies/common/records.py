@@ -15,7 +15,7 @@ from calibrant import metrics
 from calibrant._device import resolve_device as resolve_device  # all experiments import it from here
 from calibrant.data import SyntheticProblem, flip_labels, fresh, load_problem
 from calibrant.data.scaling import Scaling, fit_scaling
-from calibrant.methods import Fitted, Part, Recalibrated, Task
+from calibrant.methods import Fitted, Recalibrated, Samples, Task
 from calibrant.selective import aurc
 
 FRESH = 20_000
@@ -96,7 +96,7 @@ def prepare(name: str, seed: int, flip: float = 0.0) -> Prepared:
     if flip:
         y, flipped = flip_labels(y, flip, problem.n_classes, seed=seed)
     scaling = fit_scaling(x)
-    train, val = (Part(scaling.apply(own), torch.as_tensor(labels)) for own, labels in ((x, y), (x_val, y_val)))
+    train, val = (Samples(scaling.apply(own), torch.as_tensor(labels)) for own, labels in ((x, y), (x_val, y_val)))
     return Prepared(problem, Task(train, val, problem.n_classes, seed), scaling, flipped)
 
 
@@ -163,12 +163,12 @@ def predict(fitted: Fitted, inputs: Tensor) -> ClassifierOutput:
     return ClassifierOutput(probs, classes, probs[np.arange(len(probs)), classes])
 
 
-def misclassified(fitted: Fitted, part: Part) -> np.ndarray:
+def misclassified(fitted: Fitted, part: Samples) -> np.ndarray:
     """Mask of the samples that a classifier gets wrong."""
     return predict(fitted, part.inputs).classes != part.labels.numpy()
 
 
-def weight_shares(fitted: Fitted, train: Part) -> dict[str, float | None]:
+def weight_shares(fitted: Fitted, train: Samples) -> dict[str, float | None]:
     """Fig. 3 in numbers: the share of misclassified training samples with w < 0.5, and of correct ones with w > 0.5.
 
     All values are None if training failed or the method has no weights. A share of zero samples is None.

@@ -18,7 +18,7 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from calibrant.bilevel import Callback
-from calibrant.methods import BO4SC, Calibrated, Fitted, Method, Part, Standard, Task, fit_all
+from calibrant.methods import BO4SC, Calibrated, Fitted, Method, Samples, Standard, Task, fit_all
 from calibrant.methods import Job as Fit
 from calibrant.report.results import Record
 from studies.common.keys import Key
@@ -150,7 +150,7 @@ def run_all(
 def warm_up(device: str | None) -> None:
     """Train two tiny problems once, so that the time and memory of loading libraries are not counted for any run."""
     inputs, labels = torch.randn(8, 2, generator=torch.Generator().manual_seed(0)), torch.arange(8) % 2
-    tasks = [Task(Part(inputs, labels), Part(inputs, labels), 2, seed) for seed in range(2)]
+    tasks = [Task(Samples(inputs, labels), Samples(inputs, labels), 2, seed) for seed in range(2)]
     fit_all([(m, t) for m in (Standard(epochs=5), BO4SC(epochs=5)) for t in tasks], device=device, n_jobs=1)
 
 

@@ -27,8 +27,8 @@ from calibrant.data.scaling import fit_scaling
 from calibrant.estimators import CrossCalibrated, SelfCalibratedClassifier
 from calibrant.estimators.folds import dealt_splits
 from calibrant.methods.blend import KINDS
-from calibrant.methods.members import Rows, cross_fit
-from calibrant.methods.pool import class_shares, fit_pool
+from calibrant.pool.pool import class_shares, fit_pool
+from calibrant.pool.pool_members import Rows, cross_fit
 from studies.hostile.cases import Data
 from studies.hostile.earlier import SCRIPT
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from calibrant import metrics
 from calibrant.bilevel import Bilevel, Callback, FocalWithGamma, NonFiniteError
 from calibrant.bilevel.running.run import Run
-from calibrant.methods import Part
+from calibrant.methods import Samples
 
 PIECE = 2000
 """Number of images per prediction batch."""
@@ -26,7 +26,7 @@ class EpochCurve(Callback):
     current weights; a moving average of the weights is used only at the end.
     """
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: Samples) -> None:
         self.part = part
         self.rows: list[dict[str, float]] = []
         self.seconds = 0.0

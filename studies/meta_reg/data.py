@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from calibrant.data.splits import split_indices
 from calibrant.data.vision import CropAndFlip, Images, Normalise, load_noisy_labels, load_parts, split
-from calibrant.methods import Part, Task
+from calibrant.methods import Samples, Task
 from calibrant.models import resnet18, resnet50, small_cnn, wide_resnet
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
@@ -80,7 +80,7 @@ class PreparedImages:
     """One data set at one seed: the training task, and the test part, which no method uses."""
 
     task: Task
-    test: Part
+    test: Samples
     wrong: Tensor | None = None
     """Mask of the training samples with a wrong label, on the CPU; None if all labels are the published ones."""
 
@@ -124,8 +124,8 @@ def prepare(
         )
     normalise = Normalise(train.mean, train.std)
 
-    def part(images: Images, augment: Any = None) -> Part:
-        return Part(images.inputs, images.labels, augment=augment, prepare=normalise)
+    def part(images: Images, augment: Any = None) -> Samples:
+        return Samples(images.inputs, images.labels, augment=augment, prepare=normalise)
 
     own, wrong = part(parts.train, DATASETS[name].augment), None
     if parts.train.noisy is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import cache
 
-from calibrant.methods.images import IMAGE_METHODS, TABLE_3
+from calibrant.methods.catalogue import IMAGE_METHODS, TABLE_3
 from studies.meta_reg.noisy import NOISY_METHODS
 from studies.meta_reg.variants import variants
 

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from calibrant.data.vision import load_parts
-from calibrant.methods.images import TABLE_3
+from calibrant.methods.catalogue import TABLE_3
 from studies.common.command import export, open_store, tell_user
 from studies.common.runs import Planned
 from studies.meta_reg.paper import paper

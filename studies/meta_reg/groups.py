@@ -7,7 +7,7 @@ from statistics import mean as average
 from statistics import stdev
 from typing import Any, NamedTuple
 
-from calibrant.methods.networks import RECIPES
+from calibrant.methods.image_networks import RECIPES
 from calibrant.metrics import Estimate
 from calibrant.report.results import Record
 from studies.common.verdicts import methods as methods_of

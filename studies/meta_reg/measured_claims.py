@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from calibrant.methods.images import RECIPES
+from calibrant.methods.catalogue import RECIPES
 from calibrant.metrics import Estimate
 from calibrant.report import format_number
 from studies.common.verdicts import difference

@@ -11,9 +11,8 @@ from torch import Tensor
 from calibrant import metrics
 from calibrant.bilevel import NonFiniteError
 from calibrant.data.vision import SHIFTS
-from calibrant.methods import Fitted, Part, Recalibrated
-from calibrant.methods.images import gamma_of
-from calibrant.methods.meta_regularization import MetaRegularization
+from calibrant.methods import Fitted, Recalibrated, Samples
+from calibrant.methods.meta_regularization import MetaRegularization, gamma_of
 from calibrant.posthoc import Temperature
 from studies.meta_reg.data import PreparedImages
 from studies.meta_reg.noisy import weights_by_truth
@@ -72,7 +71,7 @@ def measure(fitted: Fitted, method: Any, prepared: PreparedImages) -> dict[str, 
     return _short(found)
 
 
-def logits(network: Fitted, part: Part) -> Tensor:
+def logits(network: Fitted, part: Samples) -> Tensor:
     """Logits of a part, computed in batches; float64 on the CPU. Logits that are not finite are an error."""
     rows = torch.arange(len(part), device=part.labels.device)
     found = torch.cat([network.logits(next(part[own].pieces())[0]) for own in rows.split(PIECE)]).double().cpu()
@@ -128,7 +127,7 @@ def diagrams(probs: Probs, labels: np.ndarray) -> dict[str, dict[str, list[float
     return found
 
 
-def gammas(network: Fitted, method: Any, part: Part) -> dict[str, float | None]:
+def gammas(network: Fitted, method: Any, part: Samples) -> dict[str, float | None]:
     """Mean and standard deviation of the focal γ over a part, and the share on a bound; None without a learned γ.
 
     A published γ-Net has no bounds, so it has no such share.
@@ -146,12 +145,12 @@ def gammas(network: Fitted, method: Any, part: Part) -> dict[str, float | None]:
 
 
 def shifted(
-    network: Fitted, test: Part, labels: np.ndarray, own: float, temperature: float
+    network: Fitted, test: Samples, labels: np.ndarray, own: float, temperature: float
 ) -> dict[str, dict[str, float]]:
     """Error, ECE and NLL on shifted images, without and with the temperature fitted on clean images."""
     found = {}
     for name, shift in SHIFTS.items():
-        changed = Part(shift(test.inputs), test.labels, prepare=test.prepare)
+        changed = Samples(shift(test.inputs), test.labels, prepare=test.prepare)
         scores = logits(network, changed)
         both = {"": scored(softmax(scores, own), labels), "_ts": scored(softmax(scores, temperature), labels)}
         found[name] = {f"{m}{end}": both[end][m] for end in both for m in ("error", "ece", "nll")}

@@ -8,9 +8,9 @@ from typing import Any
 from torch import Tensor
 
 from calibrant.methods import Calibrated, Fitted
-from calibrant.methods.networks import AllPartsTraining, NetworkTraining, Recipe
-from calibrant.methods.registry import Entry
-from calibrant.methods.reweighting import NEXT_STEP, Reweighting
+from calibrant.methods.catalogue import Entry
+from calibrant.methods.image_networks import AllPartsTraining, NetworkTraining, Recipe
+from calibrant.methods.sample_weights import NEXT_STEP, Reweighting
 from calibrant.report import Column, Table, Verdict
 from studies.common.verdicts import Case, difference, judge, not_above
 from studies.meta_reg.data import DATASETS

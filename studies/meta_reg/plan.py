@@ -11,9 +11,9 @@ from typing import Any
 
 from calibrant._words import listed
 from calibrant.methods import Calibrated, Fitted, Method
+from calibrant.methods.catalogue import IMAGE_METHODS, RECIPES, TABLE_3, Recipe, with_recipe
 from calibrant.methods.confidence import LearnedConfidence, Mapped
-from calibrant.methods.images import IMAGE_METHODS, RECIPES, TABLE_3, Recipe, with_recipe
-from calibrant.methods.networks import NetworkTraining
+from calibrant.methods.image_networks import NetworkTraining
 from studies.common.keys import make_key
 from studies.common.runs import Planned
 from studies.meta_reg.data import DATASETS, MODELS, PreparedImages, digest, prepare

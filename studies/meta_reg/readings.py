@@ -28,7 +28,7 @@ from calibrant import metrics
 from calibrant.bilevel import GammaNet
 from calibrant.data.streams import mix
 from calibrant.losses import cross_entropy, dece, focal, mmce, sece
-from calibrant.methods import Part
+from calibrant.methods import Samples
 from calibrant.models.functional.heads import divide
 from calibrant.posthoc import Temperature
 from studies.meta_reg.data import PreparedImages, prepare
@@ -197,7 +197,7 @@ class ReadingRun:
         rows = (self.position % self.held_steps) * self.batch + self.rows
         return self._images(self.held, self.held_inputs[rows]), self.held_labels[rows]
 
-    def _images(self, part: Part, images: Tensor) -> Tensor:
+    def _images(self, part: Samples, images: Tensor) -> Tensor:
         assert part.prepare is not None
         prepared: Tensor = part.prepare(images)
         return prepared.to(self.head[0].dtype).contiguous(memory_format=torch.channels_last)
@@ -368,7 +368,7 @@ class ReadingRun:
         self.curve.append({"epoch": self.epoch, "seconds": seconds, "norm": float(self.norm), **found})
 
     @torch.no_grad()
-    def evaluate(self, part: Part) -> tuple[Tensor, Tensor, np.ndarray]:
+    def evaluate(self, part: Samples) -> tuple[Tensor, Tensor, np.ndarray]:
         """Features, logits and labels of a part, in single precision."""
         self.model.eval()
         found = [

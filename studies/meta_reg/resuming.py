@@ -8,7 +8,7 @@ from pathlib import Path
 from calibrant.bilevel import Callback, Checkpoint
 from calibrant.bilevel.running.checkpoints import load_run
 from calibrant.bilevel.running.run import Run
-from calibrant.methods.safeguards import Interruptible
+from calibrant.methods.fit.guards import Interruptible
 
 EVERY = 60.0
 """Seconds between two checkpoints."""

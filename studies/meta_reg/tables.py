@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from calibrant.data.vision import SHIFTS
-from calibrant.methods.images import TABLE_3
+from calibrant.methods.catalogue import TABLE_3
 from calibrant.report import Column, Table
 from studies.common.verdicts import difference
 from studies.meta_reg.descriptions import describe

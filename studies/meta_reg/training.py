@@ -14,8 +14,8 @@ import torch
 from calibrant.bilevel import Callback, NonFiniteError
 from calibrant.methods import Calibrated, Fitted
 from calibrant.methods.confidence import Mapped
-from calibrant.methods.fitted import Failed
-from calibrant.methods.safeguards import Interruptible
+from calibrant.methods.core.results import Failed
+from calibrant.methods.fit.guards import Interruptible
 from calibrant.report.results import Record
 from studies.common.command import tell_user
 from studies.common.keys import Key

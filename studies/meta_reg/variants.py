@@ -7,10 +7,10 @@ from dataclasses import replace
 from calibrant.bilevel import OneStep
 from calibrant.bilevel.variables.gamma import Positive
 from calibrant.methods import Method
+from calibrant.methods.catalogue import IMAGE_METHODS, SHARE
 from calibrant.methods.confidence import LearnedConfidence
-from calibrant.methods.images import IMAGE_METHODS, SHARE
+from calibrant.methods.image_networks import STRIDE
 from calibrant.methods.meta_regularization import FocalControl, MetaRegularization
-from calibrant.methods.networks import STRIDE
 
 RATES = {"flg-sece-rate-0.1": 0.1, "flg-sece-rate-10": 10.0}
 """Multiples of the outer learning rate of ``flg-sece``. By the first target, the error must not depend on that rate."""

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from calibrant import metrics
-from calibrant.methods.custom import fit
+from calibrant.methods.fit.fit import fit
 from calibrant.report import Results
 from calibrant.report.results import Record
 from studies.common.command import begin, export, open_store, tell_user, usable_folder

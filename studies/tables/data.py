@@ -17,7 +17,7 @@ from torch import Tensor
 
 from calibrant._labels import class_columns
 from calibrant.data import LabelledTable, TableEncoder, read_table, train_val_test
-from calibrant.methods import Part, Task
+from calibrant.methods import Samples, Task
 from studies.common.records import ClassifierOutput, on_sample
 
 ENDINGS = (".csv", ".tsv", ".parquet", ".pq")
@@ -159,9 +159,9 @@ def _prepare(name: str, source: Source, changed: int, seed: int) -> Split:
         encoder = TableEncoder().fit(train.columns)
     classes = np.unique(train.labels)
 
-    def part(rows: LabelledTable) -> Part:
+    def part(rows: LabelledTable) -> Samples:
         labels = class_columns(rows.labels, classes)
-        return Part(torch.as_tensor(encoder.transform(rows.columns)), torch.as_tensor(labels))
+        return Samples(torch.as_tensor(encoder.transform(rows.columns)), torch.as_tensor(labels))
 
     task, held = Task(part(train), part(val), len(classes), seed), part(test)
     return Split(name, seed, task, held.inputs, held.labels.numpy(), _notes(encoder))

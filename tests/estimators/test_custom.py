@@ -11,7 +11,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import calibrant
 from calibrant.bilevel import NonFiniteError
 from calibrant.data import Indexed
-from calibrant.methods import BO4SC, Part, SelfCalibrated, Standard, Task, Trained, custom
+from calibrant.methods import BO4SC, Samples, SelfCalibrated, Standard, Task, Trained
+from calibrant.methods.fit import fit as custom
 from calibrant.methods.standard import CHECK_EVERY
 from calibrant.models.architectures.mlp import mlp
 from tests.estimators.cases import three_classes
@@ -41,7 +42,7 @@ def test_the_methods_own_network_is_trained_as_the_method_does(method):
     """Given the method's own network, ``calibrant.fit`` takes the same steps as the method."""
     x, y = data()
     train, val = (x[:60], y[:60]), (x[60:], y[60:])
-    expected = method.fit(Task(Part(*train), Part(*val), 3, seed=4))
+    expected = method.fit(Task(Samples(*train), Samples(*val), 3, seed=4))
     result = calibrant.fit(mlp(2, 3, hidden=(8,), seed=4), train, val, method=method, seed=4)
     torch.testing.assert_close(result.probs(x), expected.probs(x), atol=1e-4, rtol=0)
     for name, value in expected.extras.items():

@@ -14,7 +14,7 @@ from torch import fx, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import calibrant
-from calibrant.methods import Calibrated, Ensemble, Part, Standard, varied_rates
+from calibrant.methods import Calibrated, Ensemble, Samples, Standard, varied_rates
 from calibrant.methods.averaged import AveragedNetwork
 from calibrant.methods.varied_rates import VariedRates, best_subset, next_rate
 from studies.networks import models
@@ -131,7 +131,7 @@ class Fixed:
 
 def test_the_networks_that_are_best_together_are_kept():
     """Half of the labels are 0. Two networks with opposite errors beat one that is nearer to the truth."""
-    part = Part(torch.zeros(100, 1), torch.arange(100) % 2)
+    part = Samples(torch.zeros(100, 1), torch.arange(100) % 2)
     left, right, near, wrong = Fixed(1.0, 0.0), Fixed(0.0, 1.0), Fixed(0.3, 0.0), Fixed(9.0, 0.0)
     assert best_subset([left, near, wrong], part) == (near,)
     assert best_subset([left, near, right, wrong], part) == (left, right)
@@ -289,5 +289,5 @@ def test_a_device_may_be_named():
 
 def test_the_networks_of_the_tasks_are_new():
     """Otherwise the comparison would start from them instead of drawing them anew."""
-    assert all(calibrant.methods.newness.is_new(task.build(3, 0)) for task in TASKS.values())
+    assert all(calibrant.methods.fit.untrained.is_new(task.build(3, 0)) for task in TASKS.values())
     assert isinstance(TASKS["digits"].build(3, 0), models.DigitsCNN)

@@ -7,7 +7,7 @@ import torch
 from sklearn.base import clone
 
 from calibrant import SelfCalibratedClassifier
-from calibrant.methods import Mixture, Part, SelfCalibrated, Task, blend
+from calibrant.methods import Mixture, Samples, SelfCalibrated, Task, blend
 from calibrant.methods.blend import MOST_CLASSES, Blend, used_kinds
 from tests.estimators.cases import QUICK, three_classes
 
@@ -68,7 +68,7 @@ def test_networks_alone_need_no_pool():
     assert fitted.pool_weights_ == pytest.approx(1 / fitted.temperature_)
     own = SelfCalibrated((8,), folds=2, epochs=20, steps=5, learning_rate=0.05)
     seed = int(np.random.RandomState(0).randint(np.iinfo(np.int32).max))
-    task = Task(Part(fitted.scaling_.apply(X), torch.from_numpy(y)), None, 3, seed)
+    task = Task(Samples(fitted.scaling_.apply(X), torch.from_numpy(y)), None, 3, seed)
     found = own.fit(task)
     assert fitted.predict_proba(X) == pytest.approx(found.probs(fitted.scaling_.apply(X)).numpy(), abs=1e-5)
     assert fitted.temperature_ == found.temperature

@@ -19,13 +19,12 @@ import calibrant
 from calibrant import BO4SCClassifier, SelfCalibratedClassifier, methods
 from calibrant.export import graph, to_onnx
 from calibrant.export.members import OTHERS, scaled
-from calibrant.methods.bagged import Bagging
 from calibrant.methods.blend import Blend
-from calibrant.methods.confidence_map import Mapped
-from calibrant.methods.forest import Forest
-from calibrant.methods.mean_trees import MeanTrees
-from calibrant.methods.members import Rows
-from calibrant.methods.pool import Pool
+from calibrant.methods.confidence import Mapped
+from calibrant.pool.boosted_trees import StoredBoosted
+from calibrant.pool.extra_trees import ExtraTrees, StoredExtra
+from calibrant.pool.pool import Pool
+from calibrant.pool.pool_members import Rows
 from tests.methods.test_confidence_map import moved
 from tests.saved.test_samples import HERE, load
 
@@ -147,8 +146,8 @@ def test_a_forest_keeps_small_probabilities(classes, tmp_path):
     random = np.random.default_rng(0)
     inputs = random.normal(size=(300, 3)).astype(np.float32)
     rows = Rows(inputs, (inputs[:, 0] > 0) * (classes - 1), None, classes)
-    forest = Bagging(trees=20, max_features=1.0, shrinkages=(0.01,)).path(rows, rows, 0).at(1)
-    found = _run(lambda own, name: OTHERS[MeanTrees](own, name, forest), inputs, classes, tmp_path)
+    forest = ExtraTrees(trees=20, max_features=1.0, shrinkages=(0.01,)).path(rows, rows, 0).at(1)
+    found = _run(lambda own, name: OTHERS[StoredExtra](own, name, forest), inputs, classes, tmp_path)
     np.testing.assert_allclose(found, forest.scores(inputs), rtol=0, atol=1e-5)
     assert found.min() < -4
 
@@ -160,7 +159,7 @@ def test_thresholds_between_float32_numbers_divide_as_they_did(tmp_path):
     thresholds = values + 0.9 * (after.astype(np.float64) - values)
     trees = len(values)
     node = {"feature": [0, 0, 0], "left": [1, 0, 0], "right": [2, 0, 0], "leaf": [0, 1, 1], "missing_left": [0, 0, 0]}
-    forest = Forest(
+    forest = StoredBoosted(
         **{name: np.tile(np.array(own), trees) for name, own in node.items()},
         threshold=np.stack([thresholds, np.zeros(trees), np.zeros(trees)], 1).ravel(),
         value=np.stack([np.zeros(trees), np.ones(trees), -np.ones(trees)], 1).ravel(),
@@ -169,7 +168,7 @@ def test_thresholds_between_float32_numbers_divide_as_they_did(tmp_path):
         baseline=np.array([0.5, -0.5]),
     )
     inputs = np.concatenate([values, after])[:, None]
-    found = _run(lambda own, x: OTHERS[Forest](own, x, forest), inputs, 2, tmp_path)
+    found = _run(lambda own, x: OTHERS[StoredBoosted](own, x, forest), inputs, 2, tmp_path)
     np.testing.assert_allclose(found, forest.scores(inputs), rtol=0, atol=1e-4)
 
 

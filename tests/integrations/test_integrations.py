@@ -17,7 +17,9 @@ from torch.utils.data import DataLoader, Dataset
 import calibrant
 from calibrant import integrations, metrics
 from calibrant.integrations import Tracker, trackers
-from calibrant.methods import Part, after_training, watching
+from calibrant.methods import Samples
+from calibrant.methods.fit import calibrate as after_training
+from calibrant.methods.fit import guards as watching
 from calibrant.models.functional.network import logits_of
 
 ROOT = Path(__file__).parents[2]
@@ -58,7 +60,7 @@ def test_scores_use_the_weights_of_the_validation_data():
     weights = torch.arange(30) % 3  # as often as each row occurs
     rows = torch.repeat_interleave(torch.arange(30), weights)
     seen = []
-    for val in (Part(x, y, weights.double()), Part(x[rows], y[rows])):
+    for val in (Samples(x, y, weights.double()), Samples(x[rows], y[rows])):
         tracker = Tracker(lambda values, step: seen.append(values))
         torch.manual_seed(0)
         calibrant.fit(nn.Linear(4, 2), train, val, method="standard", epochs=5, seed=0, callbacks=[tracker])

@@ -20,9 +20,9 @@ from calibrant.methods import (
     CrossFitted,
     Ensemble,
     Method,
-    Part,
+    Samples,
     SelfCalibrated,
-    Solving,
+    SolveSettings,
     Standard,
     Task,
     fit_all,
@@ -224,7 +224,7 @@ class Recipe(Method):
 
     def solving(self, group):
         steps = group.steps()
-        return Solving(
+        return SolveSettings(
             hypergradient=Plain(3),
             inner_optimizer=SGD(cosine(group.each("learning_rate"), steps[0]), momentum=0.9, weight_decay=5e-4),
             steps=steps,
@@ -236,8 +236,8 @@ class Recipe(Method):
 def test_a_new_method_is_a_declaration():
     """With images kept as bytes, augmented and normalised batch by batch."""
     x = ((X - X.min()) / (X.max() - X.min()) * 255).to(torch.uint8)
-    part = Part(x[:36], Y[:36], augment=shifted, prepare=normalised)
-    task = Task(part, Part(x[36:], Y[36:], prepare=normalised), 3, seed=2, model=cnn())
+    part = Samples(x[:36], Y[:36], augment=shifted, prepare=normalised)
+    task = Task(part, Samples(x[36:], Y[36:], prepare=normalised), 3, seed=2, model=cnn())
     alone = Recipe().fit(task)
     assert (alone.classes(normalised(x[36:])) == Y[36:]).double().mean() > 0.6
     stream = alone.networks[0].problem.train
@@ -252,7 +252,7 @@ def test_a_new_method_is_a_declaration():
 
 
 def test_the_default_network_is_for_rows_of_numbers():
-    task = Task(Part(*TRAIN), Part(*VAL), 3)
+    task = Task(Samples(*TRAIN), Samples(*VAL), 3)
     with pytest.raises(ValueError, match=r"takes rows of numbers.*got inputs of \(36, 1, 4, 4\)"):
         Standard(epochs=1).fit(task)
     assert Standard(epochs=1).fit(replace(task, model=cnn())).failure is None
@@ -274,7 +274,7 @@ def test_dropout_is_asked_for_where_it_is_needed():
 )
 def test_members_equal_single_runs_however_they_are_trained(make):
     model = make().double()
-    tasks = [Task(Part(TRAIN[0].double(), TRAIN[1]), None, 3, seed, model) for seed in range(2)]
+    tasks = [Task(Samples(TRAIN[0].double(), TRAIN[1]), None, 3, seed, model) for seed in range(2)]
     for task, found in zip(tasks, fit_all([(Standard(epochs=10), t) for t in tasks]), strict=True):
         x = task.train.inputs
         torch.testing.assert_close(found.probs(x), Standard(epochs=10).fit(task).probs(x), atol=1e-8, rtol=0)

@@ -7,15 +7,14 @@ import pytest
 from scipy.special import log_softmax
 from sklearn.ensemble import ExtraTreesClassifier
 
-from calibrant.methods import bagged
-from calibrant.methods.bagged import Bagging, shrunk_shares
-from calibrant.methods.mean_trees import MeanTrees, rounded_down
-from calibrant.methods.members import Rows, cross_fit, held_out_loss
-from calibrant.methods.trees import WIDE
+from calibrant.pool import extra_trees as bagged
+from calibrant.pool.boosted_trees import WIDE
+from calibrant.pool.extra_trees import ExtraTrees, StoredExtra, rounded_down, shrunk_shares
+from calibrant.pool.pool_members import Rows, cross_fit, held_out_loss
 from tests.methods.test_members import folds, table
 
-FEW = Bagging(trees=20)
-PLAIN = Bagging(trees=20, shrinkages=(0.0,), inverse_temperatures=(1.0,))
+FEW = ExtraTrees(trees=20)
+PLAIN = ExtraTrees(trees=20, shrinkages=(0.0,), inverse_temperatures=(1.0,))
 
 
 @pytest.mark.parametrize("classes", [2, 3])
@@ -37,7 +36,7 @@ def test_a_frozen_forest_predicts_what_scikit_learn_does(classes):
 
 def test_sharpened_probabilities():
     rows = table(200)
-    path = Bagging(trees=20, shrinkages=(3.0, 0.0), inverse_temperatures=(1.0, 2.5)).path(rows, rows, 0)
+    path = ExtraTrees(trees=20, shrinkages=(3.0, 0.0), inverse_temperatures=(1.0, 2.5)).path(rows, rows, 0)
     assert path.at(3).scores(rows.inputs) == pytest.approx(2.5 * path.at(2).scores(rows.inputs))
     assert np.abs(path.at(2).scores(rows.inputs) - path.at(0).scores(rows.inputs)).max() > 0.1
     assert path.at(1).inverse_temperature == 2.5
@@ -127,7 +126,7 @@ def test_trees_see_the_telling_columns_of_wide_rows():
     noise = np.random.default_rng(5).normal(size=(200, 300))
     wide = rows._replace(inputs=np.concatenate([noise, rows.inputs], axis=1))
     forest = FEW.path(wide, wide, 0).at(4)
-    assert isinstance(forest, MeanTrees)
+    assert isinstance(forest, StoredExtra)
     used = set(forest.feature[forest.left >= 0])
     assert 300 in used
     assert len(used) <= WIDE

@@ -7,14 +7,14 @@ import torch
 import torch.nn.functional as F
 
 from calibrant.data import blobs, flip_labels, load_problem
-from calibrant.methods import BO4SC, Part, Task, suspicion
+from calibrant.methods import BO4SC, Samples, Task, suspicion
 from calibrant.models import mlp
 
 
 def small_task(dtype=torch.float64):
     data = blobs(50, 3.0, seed=3)
     x, y = torch.tensor(data.inputs / 8, dtype=dtype), torch.tensor(data.labels)
-    return Task(Part(x[:30], y[:30]), Part(x[30:], y[30:]), 5, seed=4)
+    return Task(Samples(x[:30], y[:30]), Samples(x[30:], y[30:]), 5, seed=4)
 
 
 def algorithm_1(task, *, steps, rounds, learning_rate, outer_learning_rate, alpha):
@@ -113,8 +113,8 @@ def test_wrong_labels_lose_their_weight_and_are_found():
     data = blobs(1000, 1.3, seed=0)
     x = torch.tensor((data.inputs - data.inputs.mean(0)) / data.inputs.std(0), dtype=torch.float32)
     labels, flipped = flip_labels(data.labels[:700], 0.2, 5, seed=1)
-    train = Part(x[:700], torch.tensor(labels))
-    fitted = BO4SC().fit(Task(train, Part(x[700:], torch.tensor(data.labels[700:])), 5))
+    train = Samples(x[:700], torch.tensor(labels))
+    fitted = BO4SC().fit(Task(train, Samples(x[700:], torch.tensor(data.labels[700:])), 5))
     weights, flipped = fitted.extras["sample_weights"], torch.tensor(flipped)
     assert weights[flipped].mean() < weights[~flipped].mean() - 0.3
     found = suspicion(weights, fitted.probs(train.inputs), train.labels)
@@ -126,7 +126,9 @@ def test_wrong_labels_lose_their_weight_and_are_found():
 def test_the_implicit_hypergradient_survives_a_non_convex_inner_loss():
     """Rectified units, five steps at a time, the paper's step sizes: most outer steps meet negative curvature."""
     problem = load_problem("blobs-1.3", 500)
-    parts = [Part(torch.as_tensor(x, dtype=torch.float32), torch.as_tensor(y)) for x, y in (problem.train, problem.val)]
+    parts = [
+        Samples(torch.as_tensor(x, dtype=torch.float32), torch.as_tensor(y)) for x, y in (problem.train, problem.val)
+    ]
     task = Task(*parts, problem.n_classes, seed=500)
     fitted = BO4SC(hypergradient="implicit", epochs=200).fit(task)
     assert fitted.failure is None

@@ -10,17 +10,16 @@ import torch
 import calibrant
 from calibrant.data.streams import TensorStream
 from calibrant.data.vision import Distort, Normalise
-from calibrant.methods import Calibrated, Part, Task, confidence
-from calibrant.methods.confidence import LearnedConfidence, Mapped
-from calibrant.methods.confidence_map import fit_map
-from calibrant.methods.networks import NetworkTraining, Recipe
+from calibrant.methods import Calibrated, Samples, Task, confidence
+from calibrant.methods.confidence import LearnedConfidence, Mapped, fit_map
+from calibrant.methods.image_networks import NetworkTraining, Recipe
 from calibrant.models import small_cnn
 
 RECIPE = Recipe(epochs=12, batch_size=32, learning_rate=0.05, average=0.9)
 CLASSES = 3
 
 
-def images(seed: int, count: int = 96) -> Part:
+def images(seed: int, count: int = 96) -> Samples:
     """Noisy pictures of three classes, a bright band in one of three places; a tenth of the labels is wrong."""
     generator = torch.Generator().manual_seed(seed)
     labels = torch.randint(0, CLASSES, (count,), generator=generator)
@@ -28,7 +27,7 @@ def images(seed: int, count: int = 96) -> Part:
     for sample, label in enumerate(labels):
         pixels[sample, :, 2 * label : 2 * label + 2] += 60
     wrong = torch.rand(count, generator=generator) < 0.1
-    return Part(
+    return Samples(
         pixels.to(torch.uint8), torch.where(wrong, (labels + 1) % CLASSES, labels), prepare=Normalise((0.4,), (0.2,))
     )
 

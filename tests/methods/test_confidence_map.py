@@ -15,8 +15,9 @@ from torch import fx, nn
 
 import calibrant
 from calibrant.bilevel import LogitMap
-from calibrant.methods import Calibrated, Standard, confidence_map
-from calibrant.methods.confidence_map import Choice, Mapped, WithConfidenceMap, choose_map, fit_map
+from calibrant.methods import Calibrated, Standard
+from calibrant.methods import confidence as confidence_map
+from calibrant.methods.confidence import Choice, Mapped, WithConfidenceMap, choose_map, fit_map
 
 
 def rows(count, seed=0, *, classes=4, crooked=True):

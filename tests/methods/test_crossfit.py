@@ -8,10 +8,10 @@ import torch
 from sklearn.model_selection import GroupKFold, KFold, ShuffleSplit, TimeSeriesSplit
 
 from calibrant.data.streams import TensorStream
-from calibrant.methods import CrossFitted, Part, SelfCalibrated, Standard, Task
-from calibrant.methods.candidates import LabelNoisy, Pooled
-from calibrant.methods.dealing import deal, row_groups
-from calibrant.methods.task import even
+from calibrant.methods import CrossFitted, Samples, SelfCalibrated, Standard, Task
+from calibrant.methods.core.task import even
+from calibrant.methods.crossfit.folds import deal, row_groups
+from calibrant.methods.self_calibrated import LabelNoisy, Pooled
 
 
 @pytest.mark.parametrize(("rows", "number", "train"), [(100, 5, 70), (103, 5, 71), (47, 3, 30), (20, 2, 10), (9, 5, 7)])
@@ -53,7 +53,7 @@ def copied(kind: str, *, val: bool = False) -> Task:
     labels = torch.randint(3, (120,), generator=generator)
     labels[:3] = torch.arange(3)
     groups = torch.arange(120) % 30 if kind == "groups" else None
-    whole = Part(inputs, labels, groups=groups)
+    whole = Samples(inputs, labels, groups=groups)
     # With a validation part, copies are on both sides of it.
     return Task(whole[:75], whole[75:], 3) if val else Task(whole, None, 3)
 
@@ -90,7 +90,7 @@ def test_held_out_logits_come_from_networks_without_the_row():
             seen.append(known)
             return known[:, None].double().repeat(1, 3)
 
-    from calibrant.methods.crossfit import CrossFit
+    from calibrant.methods.crossfit.crossfit import CrossFit
 
     dealt = deal(own.train.labels, 5, seed=0, repeats=2, groups=row_groups(own.train))
     fit = CrossFit(tuple(map(Remembers, dealt)), tuple(dealt), own.train)
@@ -100,7 +100,7 @@ def test_held_out_logits_come_from_networks_without_the_row():
 
 
 def test_rows_that_fill_up_a_fold_change_no_loss():
-    part = Part(torch.randn(7, 2), torch.arange(7) % 2)
+    part = Samples(torch.randn(7, 2), torch.arange(7) % 2)
     filled = part.filled(10)
     assert len(filled) == 10
     assert filled.sample_weight.tolist() == [1.0] * 7 + [0.0] * 3
@@ -114,7 +114,7 @@ def test_rows_that_fill_up_a_fold_change_no_loss():
 def test_folds_of_different_sizes_train_as_one_population(method):
     own = copied("groups")
     groups = torch.cat([torch.zeros(60, dtype=torch.long), torch.arange(1, 61)])  # half of the rows are one group
-    fitted = method.fit(Task(Part(own.train.inputs, own.train.labels, groups=groups), None, 3))
+    fitted = method.fit(Task(Samples(own.train.inputs, own.train.labels, groups=groups), None, 3))
     assert torch.isfinite(fitted.probs(own.train.inputs)).all()
 
 
@@ -134,7 +134,7 @@ def test_folds_can_be_named(cv):
 
 def test_one_group_cannot_be_dealt():
     own = copied("groups")
-    part = Part(own.train.inputs, own.train.labels, groups=torch.zeros(120, dtype=torch.long))
+    part = Samples(own.train.inputs, own.train.labels, groups=torch.zeros(120, dtype=torch.long))
     with pytest.raises(ValueError, match="groups must name at least two"):
         SelfCalibrated(hidden=(4,), epochs=5).fit(Task(part, None, 3))
 
@@ -142,7 +142,7 @@ def test_one_group_cannot_be_dealt():
 def test_all_tensors_of_a_part_move_to_a_device():
     """The part without groups numbers its rows on its own device, so those of the other must be there as well."""
     inputs, labels = torch.zeros(4, 2), torch.tensor([0, 1, 0, 1])
-    grouped = Part(inputs, labels, torch.ones(4), groups=torch.tensor([0, 0, 1, 1])).to("meta")
-    both = grouped + Part(inputs, labels).to("meta")
+    grouped = Samples(inputs, labels, torch.ones(4), groups=torch.tensor([0, 0, 1, 1])).to("meta")
+    both = grouped + Samples(inputs, labels).to("meta")
     for part in (grouped, both):
         assert {t.device.type for t in (part.inputs, part.labels, part.sample_weight, part.groups)} == {"meta"}

@@ -8,19 +8,19 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import calibrant
-from calibrant.methods import CrossFitted, Part, Task, default_method
-from calibrant.methods.confidence_map import WithConfidenceMap
-from calibrant.methods.default import NEW, PLAIN, TUNED
-from calibrant.methods.loaded import as_part
-from calibrant.methods.newness import is_new, is_pretrained
+from calibrant.methods import CrossFitted, Samples, Task, default_method
+from calibrant.methods.confidence import WithConfidenceMap
+from calibrant.methods.core.samples import as_part
+from calibrant.methods.core.task import Unchanged
+from calibrant.methods.fit.defaults import NEW, PLAIN, TUNED
+from calibrant.methods.fit.untrained import is_pretrained, is_untrained
 from calibrant.methods.recipes import RECIPES, SMALL_RECIPES, recipe_for
-from calibrant.methods.task import Unchanged
 from calibrant.methods.varied_rates import VariedRates
 from calibrant.metrics import nll
 
 
 def part(n):
-    return Part(torch.zeros(n, 2), torch.arange(n) % 2)
+    return Samples(torch.zeros(n, 2), torch.arange(n) % 2)
 
 
 def test_small_data_get_several_networks_and_everything_else_one():
@@ -71,14 +71,14 @@ def test_a_network_is_new_until_it_is_trained(name):
     """A network looks new after every draw, but not after a few steps of training."""
     torch.manual_seed(0)
     for _ in range(20):
-        assert is_new(NETWORKS[name]())
+        assert is_untrained(NETWORKS[name]())
     net = NETWORKS[name]()
     optimizer = torch.optim.Adam(net.parameters(), lr=0.01)
     for _ in range(5):
         optimizer.zero_grad()
         sum((p * torch.randn_like(p)).sum() for p in net.parameters()).backward()
         optimizer.step()
-    assert not is_new(net)
+    assert not is_untrained(net)
     assert is_pretrained(net)
 
 

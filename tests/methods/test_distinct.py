@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from calibrant.methods import Part, SelfCalibrated, Task
-from calibrant.methods.dealing import grouped
-from calibrant.methods.distinct import merged
+from calibrant.methods import Samples, SelfCalibrated, Task
+from calibrant.methods.crossfit.folds import grouped
+from calibrant.methods.tabular import merged_copies as merged_copies
 
 QUICK = SelfCalibrated(hidden=(4,), epochs=20, members=("network", "trees", "linear"))
 
@@ -23,7 +23,7 @@ def test_copies_are_merged_and_keep_their_weight():
     inputs, labels = drawn()
     order = torch.cat([torch.arange(60), torch.arange(30), torch.arange(10)])
     labels = torch.cat([labels, labels[:30], 1 - labels[:10]])  # the last copies have another label
-    task, positions = merged(grouped(Task(Part(inputs[order], labels), None, 2, 0)))
+    task, positions = merged_copies(grouped(Task(Samples(inputs[order], labels), None, 2, 0)))
     assert len(task.train) == 70
     weights = task.train.sample_weight.numpy()
     assert weights.mean() == pytest.approx(1)
@@ -39,18 +39,18 @@ def test_other_tasks_stay_as_they_are(change):
     rows = torch.arange(60).repeat(1 if change == "few copies" else 3)
     rows = torch.cat([rows, rows[:5]])
     inputs = inputs.sign() if change == "chance" else inputs
-    part = Part(inputs[rows], labels[rows])
+    part = Samples(inputs[rows], labels[rows])
     task = grouped(Task(part, part if change == "validation" else None, 2, 0))
     task = replace(task, splits=((np.arange(100), np.arange(100, 185)),)) if change == "splits" else task
-    same, positions = merged(task)
+    same, positions = merged_copies(task)
     assert same is task
     assert positions is None
 
 
 def test_repeating_every_row_gives_the_same_classifier():
     inputs, labels = drawn()
-    once = QUICK.fit(Task(Part(inputs, labels, torch.ones(60)), None, 2, 0))
-    thrice = QUICK.fit(Task(Part(inputs.repeat(3, 1), labels.repeat(3)), None, 2, 0))
+    once = QUICK.fit(Task(Samples(inputs, labels, torch.ones(60)), None, 2, 0))
+    thrice = QUICK.fit(Task(Samples(inputs.repeat(3, 1), labels.repeat(3)), None, 2, 0))
     assert thrice.probs(inputs).numpy() == pytest.approx(once.probs(inputs).numpy(), abs=1e-4)
     for name in ("held_out", "suspicion"):
         expected = torch.cat([once.extras[name]] * 3)

@@ -5,10 +5,10 @@ import pytest
 from scipy.optimize import approx_fprime
 from scipy.special import softmax
 
-from calibrant.methods import held_out
-from calibrant.methods.held_out import fit_last_step
-from calibrant.methods.pool import least_lapse
+from calibrant.methods.crossfit import crossfit as held_out
+from calibrant.methods.crossfit.crossfit import fit_last_step
 from calibrant.metrics import ece, nll
+from calibrant.pool.pool import least_lapse
 
 
 def sample(n: int, *, temperature: float = 1.0, bias: np.ndarray | float = 0.0, lapse: float = 0.0, seed: int = 0):

@@ -10,12 +10,12 @@ import torch
 
 from calibrant.bilevel import Callback
 from calibrant.methods import Calibrated
-from calibrant.methods.adapter import Group
-from calibrant.methods.images import IMAGE_METHODS, RECIPES, TABLE_3, Recipe, gamma_of, with_recipe
-from calibrant.methods.meta_regularization import MetaRegularization, Rescale
-from calibrant.methods.networks import MeanOn, NetworkTraining, error, head_and_width
-from calibrant.methods.part import Part
-from calibrant.methods.task import Task
+from calibrant.methods.catalogue import IMAGE_METHODS, RECIPES, TABLE_3, Recipe, with_recipe
+from calibrant.methods.core.method import TrainingGroup
+from calibrant.methods.core.samples import Samples
+from calibrant.methods.core.task import Task
+from calibrant.methods.image_networks import MeanOn, NetworkTraining, error, head_and_width
+from calibrant.methods.meta_regularization import MetaRegularization, Rescale, gamma_of
 from calibrant.models import small_cnn
 
 CLASSES, EACH = 3, 60
@@ -30,7 +30,7 @@ def images(seed):
     pixels = 0.3 * torch.randn(EACH, 1, 8, 8, generator=generator)
     for row, label in enumerate(labels.tolist()):
         pixels[row, 0, :, 2 * label : 2 * label + 2] += 1
-    return Part(pixels, labels)
+    return Samples(pixels, labels)
 
 
 def make(seed):
@@ -133,7 +133,7 @@ def test_annealing_lowers_the_outer_learning_rate_over_the_whole_run(task):
     recipe = replace(RECIPE, epochs=40)
     method = with_recipe(IMAGE_METHODS["flg-sece"].method, recipe)
     method = replace(method, anneal=True)
-    group = Group([method], [task], [method.problem(make(0), task)])
+    group = TrainingGroup([method], [task], [method.problem(make(0), task)])
     steps = recipe.epochs * group.problems[0].train.batches // method.hypergradient.steps
     rate = method.outer_optimizer(group).learning_rate
     assert rate(1) == pytest.approx(method.outer_learning_rate)
@@ -142,5 +142,5 @@ def test_annealing_lowers_the_outer_learning_rate_over_the_whole_run(task):
 
 def test_the_published_network_starts_with_a_mean_gamma_of_one(task):
     method = with_recipe(IMAGE_METHODS["flg-sece-published"].method, RECIPE)
-    group = Group([method], [task], [method.problem(make(0), task)])
+    group = TrainingGroup([method], [task], [method.problem(make(0), task)])
     assert any(isinstance(callback, Rescale) for callback in method.solving(group).callbacks)

@@ -9,13 +9,13 @@ from torch import nn
 
 from calibrant.bilevel import Bilevel, WeightNetwork, variance_loss
 from calibrant.data import blobs
-from calibrant.methods import InstanceWeights, Part, Task, fit_all
+from calibrant.methods import InstanceWeights, Samples, Task, fit_all
 
 
 def small_task(seed=4):
     data = blobs(60, 3.0, seed=seed)
     x, y = torch.tensor(data.inputs / 8, dtype=torch.float64), torch.tensor(data.labels)
-    return Task(Part(x[:40], y[:40]), Part(x[40:], y[40:]), 5, seed=seed)
+    return Task(Samples(x[:40], y[:40]), Samples(x[40:], y[40:]), 5, seed=seed)
 
 
 def test_outer_loss_is_cross_entropy_plus_variance_over_passes():

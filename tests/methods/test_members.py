@@ -10,15 +10,14 @@ from scipy.special import log_softmax
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 
-from calibrant.methods import trees
-from calibrant.methods.bagged import Bagging
-from calibrant.methods.forest import Forest
-from calibrant.methods.lines import Line, Linear, LinePath
-from calibrant.methods.members import Rows, best_place, cross_fit, held_out_loss
-from calibrant.methods.trees import MOST, TRIED, VERY_WIDE, WIDE, Trees, telling_columns
+from calibrant.pool import boosted_trees as trees
+from calibrant.pool.boosted_trees import MOST, TRIED, VERY_WIDE, WIDE, StoredBoosted, Trees, telling_columns
+from calibrant.pool.extra_trees import ExtraTrees
+from calibrant.pool.linear_member import Line, Linear, LinePath
+from calibrant.pool.pool_members import Rows, best_place, cross_fit, held_out_loss
 
 FEW = Trees(learning_rate=0.1, iterations=30, patience=10)
-KINDS = [FEW, Linear(), Bagging(trees=20)]
+KINDS = [FEW, Linear(), ExtraTrees(trees=20)]
 
 
 def table(n: int = 300, classes: int = 3, seed: int = 0) -> Rows:
@@ -43,13 +42,13 @@ def test_a_frozen_forest_predicts_what_scikit_learn_does(classes):
     model = HistGradientBoostingClassifier(max_iter=20, early_stopping=False).fit(inputs, rows.labels)
     start = model._baseline_prediction.ravel()
     baseline, column = (np.array([0.0, start[0]]), [1]) if classes == 2 else (start, range(3))
-    forest = Forest.of(model, 20, baseline, column)
+    forest = StoredBoosted.of(model, 20, baseline, column)
     fresh = table(9_000, classes, seed=1).inputs  # more rows than one block
     fresh[::5, 0] = fresh[::3, 2] = np.nan
     expected = model.predict_proba(fresh)
     assert np.exp(log_softmax(forest.scores(fresh), axis=1)) == pytest.approx(expected, abs=1e-12)
     fewer = list(model.staged_predict_proba(fresh))[6]
-    first = Forest.of(model, 7, forest.baseline, forest.column[: len(start)])
+    first = StoredBoosted.of(model, 7, forest.baseline, forest.column[: len(start)])
     assert np.exp(log_softmax(first.scores(fresh), axis=1)) == pytest.approx(fewer, abs=1e-12)
     forest.check(4, classes)
 
@@ -190,10 +189,10 @@ def test_the_mean_forest_is_bounded():
     """Prediction time grows with the trees, so fold models beyond the bound are left out, except the first."""
     rows = table(100, 2)
     forest = FEW.path(rows, rows, 0).at(20)
-    many = Forest.mean([forest] * 10)
+    many = StoredBoosted.mean([forest] * 10)
     assert len(FEW.mean([forest] * 3).column) == 60
     assert len(FEW.mean([many] * 5).column) == MOST // 200 * 200
-    assert len(FEW.mean([Forest.mean([forest] * 30)] * 2).column) == 600
+    assert len(FEW.mean([StoredBoosted.mean([forest] * 30)] * 2).column) == 600
 
 
 @pytest.mark.parametrize(("classes", "most"), [(2, 30), (12, 25)])

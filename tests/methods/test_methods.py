@@ -8,7 +8,7 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
-import calibrant.methods.adapter
+import calibrant.methods.core.method
 from calibrant.bilevel import NonFiniteError
 from calibrant.data import blobs
 from calibrant.methods import (
@@ -17,21 +17,21 @@ from calibrant.methods import (
     Calibrated,
     Ensemble,
     Method,
-    Part,
+    Samples,
     SelfCalibrated,
     Standard,
     Task,
     fit_all,
 )
-from calibrant.methods.jobs import ROWS_AT_ONCE
-from calibrant.methods.task import total_steps
+from calibrant.methods.core.jobs import ROWS_AT_ONCE
+from calibrant.methods.core.task import total_steps
 
 
 def task(seed=0, train=60, val=30, std=3.0, dtype=torch.float32, val_part=True):
     data = blobs(train + val, std, seed=seed)
     x, y = torch.tensor(data.inputs / 8, dtype=dtype), torch.tensor(data.labels)
-    held = Part(x[train:], y[train:]) if val_part else None
-    return Task(Part(x[:train], y[:train]), held, data.n_classes, seed)
+    held = Samples(x[train:], y[train:]) if val_part else None
+    return Task(Samples(x[:train], y[:train]), held, data.n_classes, seed)
 
 
 def short(method: Method, epochs=20, hidden=(8,)) -> Method:
@@ -163,7 +163,7 @@ def test_sample_weights_of_zero_leave_samples_out():
     full = task()
     weights = torch.ones(60)
     weights[40:] = 0
-    weighted = replace(full, train=Part(full.train.inputs, full.train.labels, weights))
+    weighted = replace(full, train=Samples(full.train.inputs, full.train.labels, weights))
     cut = replace(full, train=full.train[slice(0, 40)])
     x = full.val.inputs
     a, b = (Standard(hidden=(8,), epochs=20).fit(t).probs(x) for t in (weighted, cut))
@@ -246,13 +246,13 @@ def test_large_populations_are_trained_in_pieces(monkeypatch):
 
 def test_small_networks_of_a_method_are_recorded_by_default(monkeypatch):
     """Networks of the user run eagerly, unless ``compile`` is given."""
-    asked, solve = [], calibrant.methods.adapter.solve
+    asked, solve = [], calibrant.methods.core.method.solve
 
     def watched(*args, compile, **given):
         asked.append(compile)
         return solve(*args, compile=None, **given)
 
-    monkeypatch.setattr(calibrant.methods.adapter, "solve", watched)
+    monkeypatch.setattr(calibrant.methods.core.method, "solve", watched)
     own, method = task(), short(Standard(), epochs=2)
     theirs = replace(own, model=lambda seed: torch.nn.Linear(2, own.n_classes))
     for given, options in ((own, {}), (theirs, {}), (own, {"compile": None}), (theirs, {"compile": "trace"})):

@@ -10,12 +10,12 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import calibrant
 from calibrant.bilevel import OneStep
+from calibrant.methods.catalogue import IMAGE_METHODS, Recipe, with_recipe
 from calibrant.methods.confidence import LearnedConfidence
-from calibrant.methods.images import IMAGE_METHODS, Recipe, gamma_of, with_recipe
-from calibrant.methods.loaded import as_part
-from calibrant.methods.meta_regularization import MetaRegularization
-from calibrant.methods.networks import NetworkTraining
-from calibrant.methods.reweighting import Reweighting
+from calibrant.methods.core.samples import as_part
+from calibrant.methods.image_networks import NetworkTraining
+from calibrant.methods.meta_regularization import MetaRegularization, gamma_of
+from calibrant.methods.sample_weights import Reweighting
 from calibrant.models import small_cnn
 
 CLASSES = 3

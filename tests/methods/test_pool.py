@@ -8,17 +8,8 @@ from scipy.optimize import approx_fprime
 from scipy.special import log_softmax
 
 from calibrant.methods.blend import SMALL, Judged, pruned
-from calibrant.methods.held_out import fit_last_step
-from calibrant.methods.pool import (
-    FLOOR,
-    Objective,
-    class_shares,
-    even_share,
-    fit_pool,
-    least_lapse,
-    pooled,
-    probabilities,
-)
+from calibrant.methods.crossfit.crossfit import fit_last_step
+from calibrant.pool.pool import FLOOR, Objective, class_shares, even_share, fit_pool, least_lapse, pooled, probabilities
 
 
 def members(n: int, count: int = 3, classes: int = 3, *, scale: float = 2.0, seed: int = 0) -> np.ndarray:

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from sklearn.ensemble import HistGradientBoostingClassifier
 
-from calibrant.methods import leaf_tables, reachable
-from calibrant.methods.forest import Forest
+from calibrant.pool import evaluator as reachable
+from calibrant.pool import leaf_tables
+from calibrant.pool.boosted_trees import StoredBoosted
 
 ROWS = 2_500
 
@@ -20,14 +21,14 @@ def inputs(seed: int, n: int = ROWS) -> np.ndarray:
     return np.hstack([random.normal(size=(n, 3)), random.integers(0, 5, (n, 2)), bits, np.ones((n, 1))])
 
 
-def grown(leaves: int, missing: bool, classes: int = 3) -> tuple[HistGradientBoostingClassifier, Forest]:
+def grown(leaves: int, missing: bool, classes: int = 3) -> tuple[HistGradientBoostingClassifier, StoredBoosted]:
     X = inputs(0)
     y = (X[:, 0] * X[:, 1] + X[:, 3] + X[:, 5:9].sum(1) + np.random.default_rng(1).normal(size=ROWS)).round() % classes
     if missing:
         X[::4, 0] = X[::3, 3] = X[::5, 6] = np.nan
     settings = {"max_iter": 70 if leaves == 4 else 6, "max_leaf_nodes": leaves, "min_samples_leaf": 5}
     model = HistGradientBoostingClassifier(**settings, early_stopping=False).fit(X, y)
-    return model, Forest.of(model, 1000, model._baseline_prediction.ravel(), range(classes))
+    return model, StoredBoosted.of(model, 1000, model._baseline_prediction.ravel(), range(classes))
 
 
 @pytest.mark.parametrize("missing", [False, True])
@@ -101,16 +102,16 @@ def test_odd_numbers_of_trees_and_unfinished_steps(trees, monkeypatch):
     X = inputs(6)
     y = X[:, 0] * X[:, 1] + X[:, 3] > 1
     model = HistGradientBoostingClassifier(max_iter=trees, max_leaf_nodes=8, early_stopping=False).fit(X, y)
-    forest = Forest.of(model, trees, model._baseline_prediction.ravel(), [0])
+    forest = StoredBoosted.of(model, trees, model._baseline_prediction.ravel(), [0])
     assert forest.scores(X)[:, 0] == pytest.approx(model.decision_function(X), abs=1e-12)
 
 
 def test_trees_of_one_leaf_and_no_trees_add_constants():
     X = inputs(5)
-    forest = Forest.constant(np.array([0.5, -1.0]))
+    forest = StoredBoosted.constant(np.array([0.5, -1.0]))
     assert forest.scores(X) == pytest.approx(np.tile([0.5, -1.0], (ROWS, 1)))
     stump = {"feature": 0, "threshold": 0.0, "missing_left": 0, "left": 0, "right": 0, "leaf": 1, "value": 2.0}
     arrays = {name: np.array([value, value]) for name, value in stump.items()}
-    forest = Forest(**arrays, starts=np.array([0, 1, 2]), column=np.array([1, 1]), baseline=np.zeros(2))
+    forest = StoredBoosted(**arrays, starts=np.array([0, 1, 2]), column=np.array([1, 1]), baseline=np.zeros(2))
     for rows in (1, ROWS):
         assert forest.scores(X[:rows]) == pytest.approx(np.tile([0.0, 4.0], (rows, 1)))

@@ -12,9 +12,9 @@ from torch import nn
 
 import calibrant
 from calibrant.bilevel import SGD, Adam, AdamW, Bilevel, NonFiniteError, Plain, Truncated, composed, solve
-from calibrant.methods import Part, Task
+from calibrant.methods import Samples, Task
 from calibrant.methods.averaged import LOOKS, AveragedNetwork, BestAverage, Divergence, per_sample
-from calibrant.methods.default import story_of
+from calibrant.methods.fit.defaults import story_of
 from calibrant.methods.recipes import RECIPES, SMALL_RECIPES, as_optimizer, kind_of, recipe_for
 
 
@@ -103,7 +103,7 @@ def test_the_validation_part_is_evaluated_at_most_twenty_times(monkeypatch):
     looks = []
     look = BestAverage.look
     monkeypatch.setattr(BestAverage, "look", lambda self, run: [looks.append(run.step), look(self, run)])
-    task = Task(Part(*rows(64)), Part(*rows(20, 1)), 3, model=perceptron())
+    task = Task(Samples(*rows(64)), Samples(*rows(20, 1)), 3, model=perceptron())
     AveragedNetwork(epochs=501, batch_size=32, patience=None).fit(task)
     assert LOOKS / 2 < len(looks) <= LOOKS + 1  # the last state is always evaluated
 

@@ -9,21 +9,21 @@ import torch
 from torch import nn
 
 from calibrant.bilevel import Hypergradient
-from calibrant.methods.networks import AllPartsTraining, NetworkTraining, Recipe
-from calibrant.methods.part import Part
-from calibrant.methods.reweighting import NEXT_STEP, SOLVED_HEAD, Reweighting
-from calibrant.methods.task import Task
+from calibrant.methods.core.samples import Samples
+from calibrant.methods.core.task import Task
+from calibrant.methods.image_networks import AllPartsTraining, NetworkTraining, Recipe
+from calibrant.methods.sample_weights import NEXT_STEP, SOLVED_HEAD, Reweighting
 
 CLASSES, TRAIN, HELD = 4, 480, 160
 RECIPE = Recipe(epochs=12, batch_size=40, learning_rate=0.1)
 
 
-def points(count: int, seed: int) -> Part:
+def points(count: int, seed: int) -> Samples:
     """Four clouds in six dimensions."""
     generator = torch.Generator().manual_seed(seed)
     centres = 1.5 * torch.randn(CLASSES, 6, generator=torch.Generator().manual_seed(9))
     labels = torch.arange(count) % CLASSES
-    return Part(centres[labels] + torch.randn(count, 6, generator=generator), labels)
+    return Samples(centres[labels] + torch.randn(count, 6, generator=generator), labels)
 
 
 def network(seed: int) -> nn.Module:

@@ -8,15 +8,15 @@ import pytest
 import torch
 
 from calibrant.data import blobs, flip_labels
-from calibrant.methods import Part, SelfCalibrated, Task, fit_all, self_calibrated
-from calibrant.methods.candidates import clearly_worse
+from calibrant.methods import Samples, SelfCalibrated, Task, fit_all, self_calibrated
+from calibrant.methods.self_calibrated import clearly_worse
 
 
 def task(flip=0.0, std=1.3, seed=0, train=300, val=150):
     data = blobs(train + val, std, seed=seed)
     x = torch.tensor((data.inputs - data.inputs.mean(0)) / data.inputs.std(0), dtype=torch.float32)
     labels, flipped = flip_labels(data.labels[:train], flip, 5, seed=1)
-    own = Task(Part(x[:train], torch.tensor(labels)), Part(x[train:], torch.tensor(data.labels[train:])), 5, seed)
+    own = Task(Samples(x[:train], torch.tensor(labels)), Samples(x[train:], torch.tensor(data.labels[train:])), 5, seed)
     return own, torch.tensor(flipped)
 
 
@@ -77,7 +77,7 @@ def test_the_scale_of_sample_weights_does_not_matter_beside_none():
     weights = torch.linspace(0.5, 1.5, 60)
     probs = [
         SelfCalibrated(hidden=(4,), epochs=10)
-        .fit(Task(Part(own.train.inputs, own.train.labels, scale * weights), own.val, 5, 0))
+        .fit(Task(Samples(own.train.inputs, own.train.labels, scale * weights), own.val, 5, 0))
         .probs(own.val.inputs)
         for scale in (1.0, 1000.0)
     ]
@@ -109,7 +109,7 @@ def test_without_refitting_folds_repeats_and_choose_are_not_used():
 
 @pytest.mark.parametrize("inputs", [torch.zeros(12, 2, 2), {"x": torch.zeros(12, 2)}], ids=["shape", "mapping"])
 def test_other_members_need_rows_of_numbers(inputs):
-    task = Task(Part(inputs, torch.arange(12) % 2), None, 2, model=lambda seed: torch.nn.Linear(2, 2))
+    task = Task(Samples(inputs, torch.arange(12) % 2), None, 2, model=lambda seed: torch.nn.Linear(2, 2))
     with pytest.raises(ValueError, match="needs rows of numbers"):
         SelfCalibrated(members=("network", "linear")).fit(task)
 

@@ -7,11 +7,11 @@ from torch import Tensor, nn
 
 from calibrant.bilevel import L2, Adam, Bilevel, Population, Truncated, cosine, solve
 from calibrant.data.projection import AXES
-from calibrant.methods import Mixture, Part, SelfCalibrated, Task, fit_all, tabular
-from calibrant.methods.adapter import Group, build
-from calibrant.methods.candidates import FEW_CASES, SHORT, Pooled, weighed
-from calibrant.methods.crossfit import fold_tasks
-from calibrant.methods.dealing import deal
+from calibrant.methods import Mixture, Samples, SelfCalibrated, Task, fit_all, tabular
+from calibrant.methods.core.method import TrainingGroup, build
+from calibrant.methods.crossfit.crossfit import fold_tasks
+from calibrant.methods.crossfit.folds import deal
+from calibrant.methods.self_calibrated import FEW_CASES, SHORT, Pooled, weighed
 from calibrant.methods.tabular import ROWS_PER_COLUMN, WIDE, Rotated, column_strengths, wide_axes
 from calibrant.models import mlp
 from calibrant.models.architectures.mlp import EmbeddingLayer
@@ -21,7 +21,7 @@ def table(rows: int = 40, columns: int = 3, seed: int = 0) -> Task:
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(rows, columns, generator=generator)
     labels = (x[:, 0] + 0.5 * torch.randn(rows, generator=generator) > 0).long()
-    return Task(Part(x, labels), None, 2, seed)
+    return Task(Samples(x, labels), None, 2, seed)
 
 
 def fitted(task: Task, **settings: object) -> Mixture:
@@ -181,10 +181,10 @@ def test_the_mean_follows_the_shares(both: Mixture) -> None:
 def how_solved(labels: Tensor, columns: int = 3, n_classes: int = 2) -> tuple[int, int]:
     """The number of training steps, and the number that the hypergradient goes through."""
     generator = torch.Generator().manual_seed(0)
-    task = Task(Part(torch.randn(len(labels), columns, generator=generator), labels), None, n_classes, 0)
+    task = Task(Samples(torch.randn(len(labels), columns, generator=generator), labels), None, n_classes, 0)
     method = Pooled(SelfCalibrated(hidden=(2,)))
     parts = list(method.parts(task))[:1]
-    how = method.solving(Group([method], parts, build([method], parts)))
+    how = method.solving(TrainingGroup([method], parts, build([method], parts)))
     assert isinstance(how.hypergradient, Truncated)
     return how.steps[0], how.hypergradient.last
 

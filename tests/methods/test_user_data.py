@@ -11,7 +11,8 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 import calibrant
 from calibrant.data import TensorStream
 from calibrant.data.vision import Mixup
-from calibrant.methods import Part, loaded
+from calibrant.methods import Samples
+from calibrant.methods.core import samples as loaded
 
 CLASSES = 3
 TRAIN, VAL = 40, 20
@@ -62,7 +63,7 @@ def test_data_in_memory(form):
     torch.testing.assert_close(result.probs(convert(*data())[0]), expected)
 
 
-@pytest.mark.parametrize("make", [Part, TensorStream])
+@pytest.mark.parametrize("make", [Samples, TensorStream])
 def test_parts_and_streams_have_the_precision_of_the_network(make):
     train, val = (make(x.double(), y) for x, y in (data(), data(VAL, 1)))
     torch.testing.assert_close(fit(train, val).probs(data()[0]), fit(data()).probs(data()[0]))

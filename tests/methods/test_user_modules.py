@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import calibrant
 from calibrant.data.batch import map_tensors
-from calibrant.methods.newness import is_new
+from calibrant.methods.fit.untrained import is_untrained
 from calibrant.models.functional.network import call, logits_of
 
 CLASSES = 3
@@ -278,10 +278,10 @@ def test_a_lazy_network_cannot_be_loaded_into(tmp_path):
 
 def test_old_weight_norm_is_never_taken_for_a_new_network():
     model = nn.Sequential(nn.utils.spectral_norm(nn.Linear(6, 8)), nn.ReLU(), nn.Linear(8, CLASSES))
-    assert not is_new(model)
+    assert not is_untrained(model)
     lstm = nn.LSTM(3, 4, bidirectional=True)
-    assert is_new(lstm)
-    assert not is_new(nn.utils.spectral_norm(lstm, "weight_hh_l0_reverse"))
+    assert is_untrained(lstm)
+    assert not is_untrained(nn.utils.spectral_norm(lstm, "weight_hh_l0_reverse"))
 
 
 @pytest.mark.parametrize("name", ["ce", "flg-sece", "focal-control", "recommended", "weights", "mdca"])

@@ -9,10 +9,10 @@ from torch import nn
 import calibrant
 from calibrant.bilevel import Adam, Bilevel, Callback, Plain, solve
 from calibrant.losses.classification import cross_entropy
-from calibrant.methods import Part
+from calibrant.methods import Samples
 from calibrant.methods.averaged import BestAverage
-from calibrant.methods.networks import MeanOn, error
-from calibrant.methods.trained import Calculated
+from calibrant.methods.fit.trained import Calculated
+from calibrant.methods.image_networks import MeanOn, error
 from calibrant.methods.varied_rates import best_subset
 
 COUNTS = torch.arange(24) % 5
@@ -42,8 +42,8 @@ def train(callback):
 
 @pytest.mark.parametrize("prepare", [None, lambda inputs: inputs], ids=["at once", "in pieces"])
 def test_the_best_average(prepare, monkeypatch):
-    monkeypatch.setattr("calibrant.methods.part.PIECE", 8)  # inputs that are prepared are predicted in pieces
-    weighted, copies = BestAverage(Part(*data(), COUNTS.float(), prepare=prepare)), BestAverage(Part(*repeated()))
+    monkeypatch.setattr("calibrant.methods.core.samples.PIECE", 8)  # inputs that are prepared are predicted in pieces
+    weighted, copies = BestAverage(Samples(*data(), COUNTS.float(), prepare=prepare)), BestAverage(Samples(*repeated()))
     train(weighted)
     train(copies)
     assert weighted.nll == pytest.approx(copies.nll, rel=1e-5)
@@ -59,7 +59,7 @@ class Read(Callback):
 
 @pytest.mark.parametrize("function", [error, cross_entropy])
 def test_the_best_state_of_a_recipe(function):
-    parts = Part(*data(), COUNTS.float()), Part(*repeated()), Part(*data())
+    parts = Samples(*data(), COUNTS.float()), Samples(*repeated()), Samples(*data())
     callback = Read(*(MeanOn(part, function) for part in parts))
     train(callback)
     weighted, copies, unweighted = callback.found
@@ -73,9 +73,9 @@ def test_the_networks_of_an_ensemble():
     wrong.module.load_state_dict({k: -v for k, v in right.module.state_dict().items()})
     hits = right.logits(x).argmax(1) == y
     for chosen, weights in ((right, hits), (wrong, ~hits)):
-        assert best_subset([right, wrong], Part(x, y, weights.float())) == (chosen,)
+        assert best_subset([right, wrong], Samples(x, y, weights.float())) == (chosen,)
 
 
 def test_the_temperature_of_a_trained_network():
-    weighted = calibrant.calibrate(network(), Part(*data(), COUNTS.float()))
+    weighted = calibrant.calibrate(network(), Samples(*data(), COUNTS.float()))
     assert weighted.temperature == pytest.approx(calibrant.calibrate(network(), repeated()).temperature, rel=1e-4)

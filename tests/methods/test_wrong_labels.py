@@ -5,10 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from calibrant.methods import Part
-from calibrant.methods.crossfit import CrossFit
-from calibrant.methods.dealing import Fold
-from calibrant.methods.wrong_labels import flip_rate, labels_differ, wrong_label
+from calibrant.methods import Samples
+from calibrant.methods.crossfit.crossfit import CrossFit, flip_rate, labels_differ, wrong_label
+from calibrant.methods.crossfit.folds import Fold
 
 
 def met(wrong: tuple[int, int], weights: torch.Tensor | None = None) -> CrossFit:
@@ -19,7 +18,7 @@ def met(wrong: tuple[int, int], weights: torch.Tensor | None = None) -> CrossFit
         logits[start : start + count] = torch.tensor([0.0, 1.0])
     rows = torch.arange(1000)
     network = SimpleNamespace(logits=lambda inputs: logits, params=logits)
-    return CrossFit((network,), (Fold(rows[:0], rows, rows[:0]),), Part(torch.zeros(1000, 1), labels, weights))
+    return CrossFit((network,), (Fold(rows[:0], rows, rows[:0]),), Samples(torch.zeros(1000, 1), labels, weights))
 
 
 @pytest.mark.parametrize(("wrong", "differ"), [((8, 0), False), ((150, 30), True), ((90, 30), False)])

@@ -65,7 +65,7 @@ def network_with_map(name, folder):
     """A network with a confidence map; it has its own JSON file."""
     import torch
 
-    from calibrant.methods.confidence_map import Mapped, fit_map
+    from calibrant.methods.confidence import Mapped, fit_map
 
     torch.manual_seed(0)
     x = torch.randn(60, 2)

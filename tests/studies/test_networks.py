@@ -11,9 +11,9 @@ from torch import nn
 
 from calibrant.methods import Task
 from calibrant.methods.averaged import AveragedNetwork
-from calibrant.methods.confidence_map import WithConfidenceMap
-from calibrant.methods.default import default_method
-from calibrant.methods.part import Part
+from calibrant.methods.confidence import WithConfidenceMap
+from calibrant.methods.core.samples import Samples
+from calibrant.methods.fit.defaults import default_method
 from calibrant.report import read_results
 from studies.networks import page, plain, run, study, tasks
 
@@ -79,7 +79,7 @@ def test_the_large_version_trains_one_network():
     """Its training part is too large for the default for small data, which trains several."""
     task = tasks.TASKS["table"]
     model, splits = study.prepared(task, "large", 0)
-    method = default_method(model, Task(Part(*splits.train), Part(*splits.val), 3))
+    method = default_method(model, Task(Samples(*splits.train), Samples(*splits.val), 3))
     assert isinstance(method, WithConfidenceMap)
     assert isinstance(method.base, AveragedNetwork)
     assert all(len(pair.labels) == count for pair, count in zip(splits, tasks.COUNTS["large"], strict=True))

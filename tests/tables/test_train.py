@@ -447,7 +447,7 @@ def test_too_little_memory_gets_a_sentence(quick, table, tmp_path, monkeypatch):
     def fail(*args, **given):
         raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB")
 
-    monkeypatch.setattr("calibrant.methods.adapter.solve", fail)
+    monkeypatch.setattr("calibrant.methods.core.method.solve", fail)
     assert "ran out of memory" in refused("train", table, "--target", "left?", "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

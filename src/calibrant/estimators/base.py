@@ -29,9 +29,9 @@ from calibrant.estimators.folds import Splits, group_numbers, near_groups
 from calibrant.estimators.history import Runs
 from calibrant.estimators.networks import freeze
 from calibrant.estimators.reading import (
+    ArraySamples,
     Inputs,
     Preparation,
-    Samples,
     as_weights,
     category_counts,
     digest,
@@ -43,8 +43,8 @@ from calibrant.estimators.reading import (
 from calibrant.estimators.rejection import RejectMixin
 from calibrant.methods import Fitted, Method, Task, suspicion
 from calibrant.methods.blend import Blend
-from calibrant.methods.dealing import copies_of
-from calibrant.methods.safeguards import Progress
+from calibrant.methods.crossfit.folds import copies_of
+from calibrant.methods.fit.guards import Progress
 
 WHOLE = ("steps", "epochs", "batch_size", "folds", "repeats", "last")
 SURE = 1.96
@@ -126,7 +126,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
             effort.check()
             if self.verbose:
                 print(f"{type(self).__name__}: {effort.told}", file=sys.stderr)
-        samples = Samples(X, codes, weights, group_numbers(groups, y))
+        samples = ArraySamples(X, codes, weights, group_numbers(groups, y))
         given = self._given_validation(*validation, classes, wide=X.sparse is not None)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         rows, held = np.arange(len(y)) if weights is None else np.flatnonzero(weights), np.empty(0, dtype=int)
@@ -248,11 +248,11 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         """Whether training needs a validation part, which is then held out if none is given."""
         raise NotImplementedError
 
-    def _keep(self, fitted: Fitted, runs: list[History], samples: Samples) -> None:
+    def _keep(self, fitted: Fitted, runs: list[History], samples: ArraySamples) -> None:
         """Set the learned attributes other than the networks, including ``suspicion_`` for all samples."""
         raise NotImplementedError
 
-    def _learned(self, samples: Samples, val: Samples | None) -> bool:
+    def _learned(self, samples: ArraySamples, val: ArraySamples | None) -> bool:
         """Whether the log-loss of rows that were held out is below that of the class frequencies (95 % interval)."""
         out_of_fold: np.ndarray = getattr(self, "oof_proba_", np.empty((0, 1)))
         rows = np.flatnonzero(np.isfinite(out_of_fold).all(axis=1))
@@ -304,13 +304,17 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         fitted = self._method().fit(task.to(resolve_device(self.device)), callbacks=[runs, *bar, *callbacks])
         return fitted, runs.each
 
-    def _given_validation(self, X: Any, y: Any, sample_weight: Any, classes: np.ndarray, wide: bool) -> Samples | None:
+    def _given_validation(
+        self, X: Any, y: Any, sample_weight: Any, classes: np.ndarray, wide: bool
+    ) -> ArraySamples | None:
         if X is None and y is None and sample_weight is None:
             return None
         if X is None or y is None:
             raise ValueError("X_val and y_val must be given together; got only one of them.")
         X, y = read(self, X, y, reset=False, wide=wide)
-        samples = Samples(X, class_columns(y, classes, "y_val"), as_weights(sample_weight, y, self.class_weight, y))
+        samples = ArraySamples(
+            X, class_columns(y, classes, "y_val"), as_weights(sample_weight, y, self.class_weight, y)
+        )
         return samples if samples.weights is None else samples.take(np.flatnonzero(samples.weights))
 
     def _probs(self, X: Inputs) -> np.ndarray:

@@ -12,7 +12,7 @@ from numpy.random import RandomState
 from calibrant._settings import shown
 from calibrant.bilevel import History
 from calibrant.estimators.base import NetworkClassifier
-from calibrant.estimators.reading import Samples
+from calibrant.estimators.reading import ArraySamples
 from calibrant.methods import BO4SC, Fitted
 
 PUBLISHED = {
@@ -151,7 +151,7 @@ class BO4SCClassifier(NetworkClassifier):
     def _holds_out(self) -> bool:
         return True
 
-    def _keep(self, fitted: Fitted, runs: list[History], samples: Samples) -> None:
+    def _keep(self, fitted: Fitted, runs: list[History], samples: ArraySamples) -> None:
         learned, rows, n = fitted.extras, self.train_indices_, len(samples)
         self.history_ = {name: values.double().numpy() for name, values in learned["history"].items()}
         for name in ("l2", "label_smoothing"):

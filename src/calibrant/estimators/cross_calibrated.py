@@ -38,9 +38,9 @@ from calibrant.estimators.folds import (
 from calibrant.estimators.reading import as_table, as_weights, encode, warn_of_row_numbers
 from calibrant.estimators.selective import SelectiveMixin
 from calibrant.estimators.targets import as_targets
-from calibrant.methods.lines import MANY_CLASSES
-from calibrant.methods.members import Rows, logit_scale
-from calibrant.methods.pool import fit_pool
+from calibrant.pool.linear_member import MANY_CLASSES
+from calibrant.pool.pool import fit_pool
+from calibrant.pool.pool_members import Rows, logit_scale
 from calibrant.posthoc import make_calibrator
 from calibrant.posthoc.registry import check_calibrator
 
@@ -51,7 +51,7 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
     For a classifier that is already fitted, use :class:`calibrant.posthoc.CalibratedModel` and held-out rows.
 
     The classifier is cloned and fitted once per fold. A calibrator is fitted to the out-of-fold log-probabilities of
-    all rows, followed by the last step of :func:`calibrant.methods.pool.fit_pool`,
+    all rows, followed by the last step of :func:`calibrant.pool.pool.fit_pool`,
 
     ``p(x) = (1 − λ)·softmax(w·ℓ(x) + b) + λ/C``,
 
@@ -94,7 +94,7 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         The column number of each training row's class, and the number of its group (None without groups).
     calibrator_ : Calibrator or None
         The fitted calibrator.
-    pool_ : :class:`calibrant.methods.pool.Pool`
+    pool_ : :class:`calibrant.pool.pool.Pool`
         The last step: ``weights`` (w), ``bias`` and ``lapse``.
 
     Examples

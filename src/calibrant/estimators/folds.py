@@ -19,7 +19,7 @@ from calibrant.data.copies import copy_groups, joined
 from calibrant.data.near_copies import near_copies, near_copy_groups
 from calibrant.data.scaling import fit_scaling
 from calibrant.estimators.targets import is_absent
-from calibrant.methods.dealing import deal
+from calibrant.methods.crossfit.folds import deal
 
 Splits = tuple[tuple[np.ndarray, np.ndarray], ...]
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from calibrant.bilevel import Solution
 from calibrant.methods import Fitted, Mixture
 from calibrant.methods.blend import Blend
-from calibrant.methods.fitted import network_module
+from calibrant.methods.core.results import network_module
 from calibrant.methods.tabular import Rotated
 from calibrant.models.architectures.mlp import EmbeddingLayer, FromZero, Periodic, PiecewiseLinear
 

@@ -24,10 +24,10 @@ from calibrant.estimators.selective import HeldOut, check_out_of_fold, without_l
 from calibrant.estimators.self_calibrated import SelfCalibratedClassifier
 from calibrant.methods import BO4SC, Mixture
 from calibrant.methods.blend import Blend
-from calibrant.methods.forest import Forest
-from calibrant.methods.lines import Line
-from calibrant.methods.mean_trees import MeanTrees
-from calibrant.methods.pool import Pool
+from calibrant.pool.boosted_trees import StoredBoosted
+from calibrant.pool.extra_trees import StoredExtra
+from calibrant.pool.linear_member import Line
+from calibrant.pool.pool import Pool
 
 Kind = TypeVar("Kind")
 CLASSIFIERS: dict[str, type[NetworkClassifier]] = {c.__name__: c for c in (BO4SCClassifier, SelfCalibratedClassifier)}
@@ -36,10 +36,10 @@ _METHOD, _MODEL, _SCALING, _ENCODER, _HELD_OUT = "method", "model_", "scaling_",
 _PROJECTION = "projection_"
 _COLUMNS = 10_000
 """Up to this many inputs, a network is tried; for more, its file must hold a parameter for each input."""
-OTHERS: dict[str, type[Forest] | type[Line] | type[MeanTrees]] = {
-    "trees": Forest,
+OTHERS: dict[str, type[StoredBoosted] | type[Line] | type[StoredExtra]] = {
+    "trees": StoredBoosted,
     "linear": Line,
-    "forest": MeanTrees,
+    "forest": StoredExtra,
 }
 """The pool members other than networks, which are stored as dataclasses of arrays."""
 

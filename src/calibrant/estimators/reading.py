@@ -25,7 +25,7 @@ from calibrant.data.projection import Projection, fit_projection
 from calibrant.data.scaling import Scaling, fit_scaling
 from calibrant.data.splits import group_folds, split_indices
 from calibrant.estimators.targets import as_targets
-from calibrant.methods import Part
+from calibrant.methods import Samples
 from calibrant.methods.tabular import WIDE
 
 LARGEST_DENSE = 2 * 2**30
@@ -72,7 +72,7 @@ class Preparation(NamedTuple):
         return torch.cat([dense, torch.from_numpy(projected)], 1), columns
 
 
-class Samples(NamedTuple):
+class ArraySamples(NamedTuple):
     """Checked rows: raw inputs, class column numbers, weights (None if all are equal) and group numbers."""
 
     inputs: Inputs
@@ -83,11 +83,11 @@ class Samples(NamedTuple):
     def __len__(self) -> int:
         return len(self.codes)
 
-    def take(self, rows: np.ndarray) -> Samples:
+    def take(self, rows: np.ndarray) -> ArraySamples:
         """Return some of the rows, in increasing order; the same object if these are all rows."""
         if len(rows) == len(self):
             return self
-        return Samples(*(None if values is None else values[rows] for values in self))  # type: ignore[arg-type]
+        return ArraySamples(*(None if values is None else values[rows] for values in self))  # type: ignore[arg-type]
 
     def preparation(self, categories: np.ndarray | None, seed: int) -> Preparation:
         """Learn the preparation of these rows; ``categories`` are those of :func:`category_counts`."""
@@ -95,13 +95,13 @@ class Samples(NamedTuple):
         matrix = self.inputs.sparse
         return Preparation(scaling, None if matrix is None else fit_projection(matrix, seed))
 
-    def part(self, preparation: Preparation) -> Part:
+    def part(self, preparation: Preparation) -> Samples:
         """Return the samples in the form that a method accepts."""
         weights, groups = (None if v is None else torch.from_numpy(v) for v in (self.weights, self.groups))
         dense, columns = preparation.apply(self.inputs)
         projected = 0 if preparation.projection is None else preparation.projection.width
         labels = torch.from_numpy(self.codes)
-        return Part(dense, labels, weights, groups=groups, sparse=columns, projected=projected)
+        return Samples(dense, labels, weights, groups=groups, sparse=columns, projected=projected)
 
 
 def read(estimator: Any, X: Any, *y: Any, reset: bool, wide: bool | None = None) -> Any:

@@ -14,7 +14,7 @@ from calibrant.bilevel import History
 from calibrant.estimators.base import NetworkClassifier
 from calibrant.estimators.folds import Splits, fold_count, named_splits
 from calibrant.estimators.history import as_arrays
-from calibrant.estimators.reading import Samples
+from calibrant.estimators.reading import ArraySamples
 from calibrant.estimators.selective import SelectiveMixin
 from calibrant.methods import Fitted, Method, SelfCalibrated
 from calibrant.methods.blend import MEMBERS
@@ -227,7 +227,7 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
             (place[train], place[held]) for train, held in named_splits(self.cv, X, y, groups, used=place >= 0)
         )
 
-    def _keep(self, fitted: Fitted, runs: list[History], samples: Samples) -> None:
+    def _keep(self, fitted: Fitted, runs: list[History], samples: ArraySamples) -> None:
         found: dict[str, Any] = fitted.extras
         self.candidate_ = found["candidate"]
         self.temperature_ = found["temperature"]

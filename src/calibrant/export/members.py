@@ -13,11 +13,11 @@ from calibrant.data.scaling import Scaling
 from calibrant.export.graph import Graph
 from calibrant.methods import Mixture
 from calibrant.methods.blend import Blend
-from calibrant.methods.forest import Forest
-from calibrant.methods.lines import Line
-from calibrant.methods.mean_trees import MeanTrees, rounded_down
-from calibrant.methods.pool import FLOOR
 from calibrant.models.architectures.mlp import EmbeddingLayer, Periodic, PiecewiseLinear
+from calibrant.pool.boosted_trees import StoredBoosted
+from calibrant.pool.extra_trees import StoredExtra, rounded_down
+from calibrant.pool.linear_member import Line
+from calibrant.pool.pool import FLOOR
 
 
 def scaled(graph: Graph, inputs: str, scaling: Scaling) -> str:
@@ -115,7 +115,7 @@ def layer(graph: Graph, inputs: str, module: nn.Module) -> str:
     return graph.add({nn.ReLU: "Relu", nn.Tanh: "Tanh"}[type(module)], inputs)
 
 
-def _forest(graph: Graph, inputs: str, forest: Forest) -> str:
+def _forest(graph: Graph, inputs: str, forest: StoredBoosted) -> str:
     """Write boosted trees: each leaf adds to the logit of its tree's class."""
     if not len(forest.column):
         return graph.rows(forest.baseline, inputs)
@@ -124,7 +124,7 @@ def _forest(graph: Graph, inputs: str, forest: Forest) -> str:
     return _sums(graph, inputs, forest, leaf, forest.column[trees[leaf]], forest.value[leaf], forest.baseline)
 
 
-def _mean_trees(graph: Graph, inputs: str, trees: MeanTrees) -> str:
+def _mean_trees(graph: Graph, inputs: str, trees: StoredExtra) -> str:
     """Write a forest: each leaf adds to the probabilities of all classes."""
     classes, leaf = trees.probs.shape[1], trees.left < 0
     each = trees.probs.astype(np.float64) / (len(trees.starts) - 1)
@@ -136,7 +136,7 @@ def _mean_trees(graph: Graph, inputs: str, trees: MeanTrees) -> str:
 def _sums(
     graph: Graph,
     inputs: str,
-    own: Forest | MeanTrees,
+    own: StoredBoosted | StoredExtra,
     leaf: np.ndarray,
     targets: np.ndarray,
     values: np.ndarray,
@@ -174,7 +174,7 @@ def _line(graph: Graph, inputs: str, line: Line) -> str:
     return graph.add("Add", product, line.bias)
 
 
-OTHERS: dict[type, Callable[[Graph, str, Any], str]] = {Forest: _forest, MeanTrees: _mean_trees, Line: _line}
+OTHERS: dict[type, Callable[[Graph, str, Any], str]] = {StoredBoosted: _forest, StoredExtra: _mean_trees, Line: _line}
 """The functions that write members other than the networks."""
 
 

@@ -22,7 +22,7 @@ from calibrant.data.batch import as_dtype, map_tensors
 from calibrant.data.items import arguments
 from calibrant.export.graph import require
 from calibrant.methods import Trained
-from calibrant.methods.trained import as_arrays
+from calibrant.methods.fit.trained import as_arrays
 from calibrant.models.functional.network import call, logits_of, positional_names
 from calibrant.models.functional.user_modules import copied, unwrapped
 

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from calibrant.integrations.lightning import CalibrationCallback
     from calibrant.integrations.torchmetrics import ECE, ClasswiseECE, SmoothECE
     from calibrant.integrations.trackers import Tracker
-    from calibrant.methods.watching import calibration_scores
+    from calibrant.methods.fit.guards import calibration_scores
 
 __all__ = [
     "ECE",
@@ -27,7 +27,7 @@ _HOMES = {
     "SmoothECE": "calibrant.integrations.torchmetrics",
     "Tracker": "calibrant.integrations.trackers",
     "TrainerCalibration": "calibrant.integrations.huggingface",
-    "calibration_scores": "calibrant.methods.watching",
+    "calibration_scores": "calibrant.methods.fit.guards",
 }
 
 

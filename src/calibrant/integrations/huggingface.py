@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from transformers import TrainerCallback
 
 from calibrant._warnings import warn
-from calibrant.methods.after_training import calibrate
+from calibrant.methods.fit.calibrate import calibrate
 
 if TYPE_CHECKING:
-    from calibrant.methods.trained import Trained
+    from calibrant.methods.fit.trained import Trained
 
 
 class TrainerCalibration(TrainerCallback):

@@ -12,9 +12,9 @@ from torch.utils.data import DistributedSampler
 
 from calibrant.data.batch import map_tensors
 from calibrant.data.items import by_name, takes_mapping, unpack
-from calibrant.methods.after_training import calibrate_gathered
-from calibrant.methods.loaded import arguments_of
-from calibrant.methods.watching import calibration_scores
+from calibrant.methods.core.samples import arguments_of
+from calibrant.methods.fit.calibrate import calibrate_gathered
+from calibrant.methods.fit.guards import calibration_scores
 from calibrant.models.functional.network import call, logits_of
 from calibrant.models.functional.user_modules import copied
 from calibrant.posthoc.registry import check_calibrator
@@ -22,7 +22,7 @@ from calibrant.posthoc.registry import check_calibrator
 if TYPE_CHECKING:
     from lightning.pytorch import Callback, LightningModule, Trainer
 
-    from calibrant.methods.trained import Trained
+    from calibrant.methods.fit.trained import Trained
 else:
     try:
         from lightning.pytorch import Callback

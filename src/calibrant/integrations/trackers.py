@@ -6,16 +6,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from calibrant.bilevel.running.run import Run
-from calibrant.methods.watching import Watcher, calibration_scores
+from calibrant.methods.fit.guards import ValidationScores, calibration_scores
 
 if TYPE_CHECKING:
-    from calibrant.methods.trained import Trained
+    from calibrant.methods.fit.trained import Trained
 
 Log = Callable[[dict[str, float], int], Any]
 """A function that writes named numbers at a step."""
 
 
-class Tracker(Watcher):
+class Tracker(ValidationScores):
     """Send the training loss, validation scores and the fitted temperature to a tracker.
 
     Names are ``train/loss``, ``val/nll``, ``val/smooth_ece``, ``val/accuracy``, ``val/temperature`` and

@@ -1,25 +1,21 @@
 """Training methods as values; ``fit_all`` trains any list of methods and tasks.
 
-``METHODS`` has the first paper's methods and baselines by name. :data:`calibrant.methods.names.ALL_METHODS` also has
-the second paper's methods for image networks; :func:`calibrant.fit` knows all of these names.
+``METHODS`` has the first paper's methods and baselines by name. :data:`calibrant.methods.catalogue.ALL_METHODS` also
+has the second paper's methods for image networks; :func:`calibrant.fit` knows all of these names.
 """
 
-from calibrant.methods.adapter import Group, Outcome, Solving
-from calibrant.methods.base import Method
-from calibrant.methods.baselines import Calibrated, Ensemble
 from calibrant.methods.bo4sc import BO4SC
-from calibrant.methods.cross_fitted import CrossFitted
-from calibrant.methods.default import default_method
-from calibrant.methods.fitted import Fitted, Mixture, Recalibrated
-from calibrant.methods.instance_weights import InstanceWeights
-from calibrant.methods.jobs import Job, fit_all
-from calibrant.methods.learned import suspicion
-from calibrant.methods.part import Part
-from calibrant.methods.registry import METHODS, Entry
+from calibrant.methods.catalogue import METHODS, Entry
+from calibrant.methods.core.jobs import Job, fit_all
+from calibrant.methods.core.method import Method, SolveSettings, TrainedNetwork, TrainingGroup
+from calibrant.methods.core.results import Fitted, Mixture, Recalibrated, suspicion
+from calibrant.methods.core.samples import Samples
+from calibrant.methods.core.task import Task
+from calibrant.methods.fit.defaults import default_method
+from calibrant.methods.fit.trained import Trained
+from calibrant.methods.sample_weights import InstanceWeights
 from calibrant.methods.self_calibrated import SelfCalibrated
-from calibrant.methods.standard import Standard
-from calibrant.methods.task import Task
-from calibrant.methods.trained import Trained
+from calibrant.methods.standard import Calibrated, CrossFitted, Ensemble, Standard
 
 __all__ = [
     "BO4SC",
@@ -29,19 +25,19 @@ __all__ = [
     "Ensemble",
     "Entry",
     "Fitted",
-    "Group",
     "InstanceWeights",
     "Job",
     "Method",
     "Mixture",
-    "Outcome",
-    "Part",
     "Recalibrated",
+    "Samples",
     "SelfCalibrated",
-    "Solving",
+    "SolveSettings",
     "Standard",
     "Task",
     "Trained",
+    "TrainedNetwork",
+    "TrainingGroup",
     "default_method",
     "fit_all",
     "suspicion",

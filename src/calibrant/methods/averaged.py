@@ -18,11 +18,10 @@ from calibrant.bilevel import Adam, Bilevel, Callback, History, Optimizer, Plain
 from calibrant.bilevel.gradients.dynamics import State
 from calibrant.bilevel.running.finite import NonFiniteError
 from calibrant.bilevel.running.run import Run
-from calibrant.methods.adapter import Compile, Group, Outcome, Solving
-from calibrant.methods.base import Method
-from calibrant.methods.fitted import Fitted
-from calibrant.methods.part import Part
-from calibrant.methods.task import Task, streams, total_steps
+from calibrant.methods.core.method import Compile, Method, SolveSettings, TrainedNetwork, TrainingGroup
+from calibrant.methods.core.results import Fitted
+from calibrant.methods.core.samples import Samples
+from calibrant.methods.core.task import Task, streams, total_steps
 from calibrant.models.functional.user_modules import leading_parameter
 
 STRIDE = 5
@@ -141,14 +140,14 @@ class AveragedNetwork(Method):
             return found
         return posed()
 
-    def solving(self, group: Group) -> Solving:
+    def solving(self, group: TrainingGroup) -> SolveSettings:
         batches = group.problems[0].train.batches
         steps = max(2, total_steps(batches, self.epochs, 1, self.steps, self.passes))
         every = max(1, batches // STRIDE, -(-steps // (STRIDE * LOOKS)))
         callbacks: list[Callback] = [BestAverage(group.tasks[0].val, every=every, patience=self.patience)]
         if self.restarts:
             callbacks.append(Divergence(group.tasks[0].n_classes, every=max(1, batches // (4 * STRIDE))))
-        return Solving(
+        return SolveSettings(
             hypergradient=Plain(STRIDE),
             inner_optimizer=self.scheduled(steps),
             steps=[steps],
@@ -170,7 +169,7 @@ class AveragedNetwork(Method):
         }
         return replace(self.optimizer, learning_rate=courses[schedule]() if schedule in courses else rate)
 
-    def learned(self, outcome: Outcome) -> dict[str, Any]:
+    def learned(self, outcome: TrainedNetwork) -> dict[str, Any]:
         return {"history": {"inner_loss": outcome.history.get("inner_loss")}}
 
     @classmethod
@@ -272,7 +271,7 @@ class BestAverage(Callback):
     best_step : the outer step with the lowest NLL
     """
 
-    def __init__(self, part: Part | None, *, every: int = 1, patience: float | None = PATIENCE) -> None:
+    def __init__(self, part: Samples | None, *, every: int = 1, patience: float | None = PATIENCE) -> None:
         self.part, self.every, self.patience = part, every, patience
         self.nll, self.best_step = math.inf, 0
         self._average: State | None = None
@@ -310,7 +309,7 @@ class BestAverage(Callback):
         if found is not None:
             run.state = found._replace(step=run.state.step)
 
-    def _nll(self, run: Run, part: Part) -> float:
+    def _nll(self, run: Run, part: Samples) -> float:
         problem, state = run.problem, self._average
         assert isinstance(problem, Bilevel)
         assert state is not None

@@ -13,18 +13,17 @@ from scipy.special import log_softmax
 from torch import Tensor
 
 from calibrant.data.copies import independent_size
-from calibrant.methods.bagged import Bagging
-from calibrant.methods.crossfit import CrossFit
-from calibrant.methods.fitted import Fitted, Mixture
-from calibrant.methods.learned import suspicion
-from calibrant.methods.lines import Linear, cross_fit_sparse
-from calibrant.methods.members import CrossFittedMember, MemberKind, Model, Rows, cross_fit
-from calibrant.methods.part import Part
-from calibrant.methods.pool import Pool, fit_pool
-from calibrant.methods.trees import Trees
+from calibrant.methods.core.results import Fitted, Mixture, suspicion
+from calibrant.methods.core.samples import Samples
+from calibrant.methods.crossfit.crossfit import CrossFit
+from calibrant.pool.boosted_trees import Trees
+from calibrant.pool.extra_trees import ExtraTrees
+from calibrant.pool.linear_member import Linear, cross_fit_sparse
+from calibrant.pool.pool import Pool, fit_pool
+from calibrant.pool.pool_members import CrossFittedMember, MemberKind, Model, Rows, cross_fit
 
 NETWORK = "network"
-KINDS: dict[str, MemberKind] = {"linear": Linear(), "trees": Trees(), "forest": Bagging()}
+KINDS: dict[str, MemberKind] = {"linear": Linear(), "trees": Trees(), "forest": ExtraTrees()}
 """The members other than the networks, in the order in which they are fitted."""
 MEMBERS = (NETWORK, "trees", "linear")
 """The default members of :class:`calibrant.SelfCalibratedClassifier`."""
@@ -54,7 +53,7 @@ def check_members(members: Members) -> None:
         raise ValueError(f"members must include 'network', because the others use its folds; got {members!r}.")
 
 
-def check_table(members: Members, part: Part) -> None:
+def check_table(members: Members, part: Samples) -> None:
     """Raise an error if there are members other than the networks and the samples are not rows of numbers."""
     inputs = part.inputs
     if set(members) == {NETWORK} or (isinstance(inputs, Tensor) and inputs.dim() == 2 and part.prepare is None):
@@ -77,7 +76,7 @@ def used_kinds(members: Members, size: int, n_classes: int) -> list[str]:
 
 @dataclass(frozen=True)
 class Blend(Fitted):
-    """A log-linear pool of the networks' mean and the other members; see :mod:`calibrant.methods.pool`."""
+    """A log-linear pool of the networks' mean and the other members; see :mod:`calibrant.pool.pool`."""
 
     mixture: Mixture | None
     """The networks, whose mean logits are one member; None if the pool leaves them out."""

@@ -36,11 +36,10 @@ from calibrant.bilevel import (
     neighbourhood,
 )
 from calibrant.data.batch import tensors_of
-from calibrant.methods.adapter import Group, Outcome, Solving
-from calibrant.methods.base import Method
-from calibrant.methods.learned import read_outer, variables_of, weights_at
-from calibrant.methods.part import entries
-from calibrant.methods.task import Task, streams
+from calibrant.methods.core.method import Method, SolveSettings, TrainedNetwork, TrainingGroup
+from calibrant.methods.core.results import read_outer, variables_of, weights_at
+from calibrant.methods.core.samples import entries
+from calibrant.methods.core.task import Task, streams
 
 Weights = Literal["sample", "prior", "neighbours", "network"]
 Companion = Literal["l2", "l2-unit", "label-smoothing", "label-noise"]
@@ -198,8 +197,8 @@ class BO4SC(Method):
             seed=task.seed,
         )
 
-    def solving(self, group: Group) -> Solving:
-        return Solving(
+    def solving(self, group: TrainingGroup) -> SolveSettings:
+        return SolveSettings(
             hypergradient=self.differentiation(),
             inner_optimizer=(Adam if self.inner == "adam" else SGD)(group.each("learning_rate")),
             outer_optimizer=self.outer_optimizer(group),
@@ -237,7 +236,7 @@ class BO4SC(Method):
         kind = SmoothedWeights if self.weights == "neighbours" else SampleWeights
         return kind(len(task.train), form=self.form, initial_weight=self.initial_weight, prior_strength=strength)
 
-    def outer_optimizer(self, group: Group) -> Optimizer:
+    def outer_optimizer(self, group: TrainingGroup) -> Optimizer:
         """Gradient descent for the weights, Adam for everything else (including the parameters of a weight network)."""
         variables = group.problems[0].variables
         adam = Adam(self.also_learning_rate)
@@ -256,7 +255,7 @@ class BO4SC(Method):
         entries(task.train, "weights='neighbours'")
         return own | neighbourhood(task.train.inputs.flatten(1), task.train.labels)
 
-    def learned(self, outcome: Outcome) -> dict[str, Any]:
+    def learned(self, outcome: TrainedNetwork) -> dict[str, Any]:
         """The weights, their history, and the other outer variables by name."""
         solution = outcome.solution
         found: dict[str, Any] = {"history": {name: rows for name, rows in outcome.history.items() if name != "phi"}}
@@ -269,7 +268,7 @@ class BO4SC(Method):
             return found | solution.problem.outer_view.run(solution.phi, read_outer)
 
 
-def _descent(group: Group) -> SGD:
+def _descent(group: TrainingGroup) -> SGD:
     """Projected gradient descent for the sample weights, with a default rate proportional to their number."""
     return SGD(group.each(lambda m, t: 1.5 * len(t.train) if m.outer_learning_rate is None else m.outer_learning_rate))
 

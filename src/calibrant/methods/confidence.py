@@ -1,26 +1,229 @@
-"""Training of a network together with a learned map from its logits to calibrated logits."""
+"""Confidence maps: learned together with a network, or fitted to the held-out logits of a trained one.
+
+A confidence map for any trained network: fitted to held-out logits, or a temperature where that is as good. The inner
+loss of a network does not depend on a map of its logits. The bilevel problem of the network and
+:class:`calibrant.bilevel.LogitMap` is therefore solved in two steps: train the network, then fit the map to the logits
+of the trained network on held-out samples. :class:`calibrant.methods.confidence.LearnedConfidence` moves both levels
+during training instead.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
+import numpy as np
 import torch
+import torch.nn.functional as F
+from scipy.optimize import minimize
 from torch import Tensor, nn
 
 from calibrant._settings import check_choice
-from calibrant.bilevel import Adam, Bilevel, Direct, Hypergradient, LogitMap
-from calibrant.bilevel.variables.logits import BehindMap
+from calibrant.bilevel import Adam, Bilevel, Callback, Direct, Hypergradient, LogitMap
+from calibrant.bilevel.variables.logits import BehindMap, describe
 from calibrant.data.streams import Augment
 from calibrant.data.vision import Distort
 from calibrant.losses.classification import brier, cross_entropy
-from calibrant.methods.adapter import Group, Outcome, Solving
-from calibrant.methods.confidence_map import Mapped, mapped
-from calibrant.methods.fitted import Fitted
-from calibrant.methods.networks import STRIDE, NetworkTraining, check_meta
-from calibrant.methods.part import Part
-from calibrant.methods.task import Task
+from calibrant.methods.core.method import Compile, Method, SolveSettings, TrainedNetwork, TrainingGroup
+from calibrant.methods.core.results import Fitted, held_out_logits
+from calibrant.methods.core.samples import Samples
+from calibrant.methods.core.task import Task
+from calibrant.methods.image_networks import STRIDE, NetworkTraining, check_meta
+
+HIDDEN = 16
+FEWEST = 1000
+"""The fewest held-out rows for a map. With fewer, a map is not better than a temperature."""
+FOLDS = 5
+LARGEST = 5_000_000
+"""The most logits that a map is fitted to. Of larger held-out parts, random rows are used."""
+SPREAD, CONSTANT_SPREAD = 0.1, 0.5
+"""Standard deviations of the normal priors on the map's last layer and on its constant, −log T."""
+
+
+@dataclass(frozen=True)
+class Mapped(Fitted):
+    """A trained network whose logits are transformed by a learned map."""
+
+    model: Fitted
+    map: nn.Module
+    extras: dict[str, Any] = field(default_factory=dict)
+    failure: str | None = None
+
+    def logits(self, inputs: Any) -> Tensor:
+        with torch.no_grad():
+            return self.map(self.model.logits(inputs))
+
+    def probs(self, inputs: Any) -> Tensor:
+        return self.logits(inputs).softmax(1)
+
+    @property
+    def networks(self) -> tuple[Any, ...]:  # type: ignore[override]
+        return self.model.networks
+
+
+class Choice(NamedTuple):
+    """A map, and why it was chosen."""
+
+    map: LogitMap
+    gain: float | None
+    """The mean log-loss of a temperature minus that of the map, cross-validated; None if they were not compared."""
+    error: float | None
+    """The standard error of ``gain``."""
+
+    @property
+    def extras(self) -> dict[str, Any]:
+        """The choice in plain values, for ``extras`` of a result."""
+        return {"kind": "map" if self.map.hidden else "temperature", "gain": self.gain, "error": self.error}
+
+
+def choose_map(logits: Tensor, labels: Tensor, sample_weight: Tensor | None = None, *, hidden: int = HIDDEN) -> Choice:
+    """A map if it is better than a temperature on rows that it was not fitted to, else a temperature.
+
+    Both are fitted to four fifths of the rows and evaluated on the rest, for each of five folds. The map is chosen if
+    the mean of the paired differences is above their standard error. With fewer than ``FEWEST`` rows, the choice is a
+    temperature.
+
+    Parameters
+    ----------
+    logits, labels : tensors of shape (n, C) and (n,)
+        Held-out rows.
+    sample_weight : tensor of shape (n,), optional
+        Weights of the rows; their scale does not matter.
+    hidden : int
+        The width of the map's hidden layer; 0 always gives a temperature.
+    """
+    logits, labels, share = _prepared(logits, labels, sample_weight)
+    if hidden == 0 or len(labels) < FEWEST:
+        return Choice(fit_map(logits, labels, share, hidden=0), None, None)
+    folds = torch.from_numpy(np.random.default_rng(0).permutation(len(labels)) % FOLDS)
+    gains = torch.empty_like(share)
+    for k in range(FOLDS):
+        own, rest = folds == k, folds != k
+        one, other = (
+            _losses(fit_map(logits[rest], labels[rest], share[rest], hidden=width)(logits[own]), labels[own])
+            for width in (0, hidden)
+        )
+        gains[own] = one - other
+    gain = float((share * gains).sum() / share.sum())
+    error = float(((share / share.sum()) ** 2 @ (gains - gain) ** 2).sqrt())
+    return Choice(fit_map(logits, labels, share, hidden=hidden if gain > error else 0), gain, error)
+
+
+def fit_map(logits: Tensor, labels: Tensor, sample_weight: Tensor | None = None, *, hidden: int = HIDDEN) -> LogitMap:
+    """The map with the lowest total log-loss under normal priors: N(0, 0.5²) for the constant, N(0, 0.1²) for each
+    weight of the last layer and N(0, 1) for each of the first.
+
+    With few rows, the prior keeps the last layer at zero, and the map is a temperature. With very few, the prior of the
+    constant keeps that temperature near 1. ``hidden=0`` always gives a temperature.
+    """
+    logits, labels, share = _prepared(logits, labels, sample_weight)
+    found = LogitMap(hidden).double().requires_grad_(False)
+    values = list(found.parameters())
+    best = minimize(
+        _Penalised(found, logits, labels, share),
+        torch.cat([v.reshape(-1) for v in values]).numpy(),
+        jac=True,
+        method="L-BFGS-B",
+        options={"maxiter": 100, "ftol": 1e-7},  # relative: far below the noise of a log-loss
+    )
+    pieces = torch.from_numpy(best.x).split([v.numel() for v in values])
+    for value, piece in zip(values, pieces, strict=True):
+        value.copy_(piece.view_as(value))
+    return found
+
+
+class _Penalised:
+    """The total log-loss of mapped logits plus the priors, and its gradient in the parameters of the map.
+
+    The gradient is written out in numpy: with autograd, the small operations wait for threads on a machine with many
+    cores.
+    """
+
+    def __init__(self, given: LogitMap, logits: Tensor, labels: Tensor, share: Tensor) -> None:
+        self.described, self.hidden, self.bound = describe(logits).numpy(), given.hidden, math.log(given.largest)
+        self.labels, self.share, self.rows = labels.numpy(), share.numpy(), np.arange(len(labels))
+        self.logits = (logits - logits.amax(1, keepdim=True)).numpy()  # at most 0, so that no exponential overflows
+        self.scaled = np.empty_like(self.logits)  # kept, because memory that is new at every call is slow
+
+    def __call__(self, flat: np.ndarray) -> tuple[float, np.ndarray]:
+        first, first_bias, second, constant = np.split(flat, np.cumsum([self.described.shape[1], 1, 1]) * self.hidden)
+        first = first.reshape(self.hidden, self.described.shape[1])
+        hidden = np.tanh(self.described @ first.T + first_bias)
+        log_factor = hidden @ second + constant
+        factor = np.exp(log_factor.clip(-self.bound, self.bound))
+        exponentials = np.exp(np.multiply(self.logits, factor[:, None], out=self.scaled), out=self.scaled)
+        total = exponentials.sum(1)
+        chosen = self.logits[self.rows, self.labels]
+        precision = 1 / SPREAD**2, 1 / CONSTANT_SPREAD**2
+        squares = flat[: -self.hidden - 1] @ flat[: -self.hidden - 1]
+        penalty = 0.5 * (squares + precision[0] * second @ second + precision[1] * constant @ constant)
+        loss = self.share @ (np.log(total) - factor * chosen) + penalty
+        # d loss / d log_factor of a row: factor · (Σ_c p_c z_c − z_y), and 0 where the factor is at its bound
+        slope = self.share * factor * (np.einsum("nc,nc->n", exponentials, self.logits) / total - chosen)
+        slope *= np.abs(log_factor) <= self.bound
+        inner = slope[:, None] * second * (1 - hidden**2)
+        gradients = (
+            inner.T @ self.described + first,
+            inner.sum(0) + first_bias,
+            hidden.T @ slope + precision[0] * second,
+            slope.sum() + precision[1] * constant,
+        )
+        return float(loss), np.concatenate([g.reshape(-1) for g in gradients])
+
+
+@dataclass(frozen=True)
+class WithConfidenceMap(Method):
+    """Train with ``base``, which can be any method, then choose a confidence map on the validation part.
+
+    :func:`choose_map` compares the map with a temperature. ``extras["confidence"]`` tells its choice.
+    """
+
+    base: Method
+    hidden: int = HIDDEN
+    """The width of the map's hidden layer; 0 always gives a temperature."""
+
+    def rows_at_once(self, task: Task) -> int:
+        return self.base.rows_at_once(task)
+
+    @classmethod
+    def fit_group(
+        cls,
+        methods: Sequence[WithConfidenceMap],
+        tasks: Sequence[Task],
+        callbacks: Sequence[Callback] = (),
+        compile: Compile = "auto",
+    ) -> list[Fitted]:
+        parts = [task.need_val("A confidence map") for task in tasks]
+        trained = methods[0].base.fit_group([m.base for m in methods], tasks, callbacks, compile)
+        return [
+            model if model.failure else mapped(model, part, method.hidden)
+            for method, model, part in zip(methods, trained, parts, strict=True)
+        ]
+
+
+def mapped(model: Fitted, part: Samples, hidden: int = HIDDEN) -> Mapped:
+    """A trained model with the map that :func:`choose_map` finds on a held-out part."""
+    choice = choose_map(*held_out_logits(model, part), hidden=hidden)
+    return Mapped(model, choice.map, extras=model.extras | {"confidence": choice.extras})
+
+
+def _prepared(logits: Tensor, labels: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows on the CPU in float64 with weights of mean one, at most ``LARGEST`` logits."""
+    logits, labels = logits.cpu(), labels.cpu()
+    share = torch.ones_like(labels, dtype=torch.float64) if weights is None else weights.cpu().double()
+    share = share / share.mean()
+    rows = max(1, LARGEST // logits.shape[1])
+    if len(labels) > rows:
+        kept = torch.from_numpy(np.random.default_rng(0).permutation(len(labels))[:rows])
+        logits, labels, share = logits[kept], labels[kept], share[kept]
+    return logits.double(), labels, share
+
+
+def _losses(logits: Tensor, labels: Tensor) -> Tensor:
+    return F.cross_entropy(logits, labels, reduction="none")
+
 
 FEW = 2000
 """With fewer held-out samples, the map of the training run is replaced by one fitted after training."""
@@ -41,7 +244,7 @@ class LearnedConfidence(NetworkTraining):
 
     With fewer than 2,000 held-out samples, the map of the training run follows their noise. With ``outer_loss="nll"``
     and ``hidden`` above 0, it is then replaced by a temperature or a map with a strong prior, fitted to undistorted
-    samples after training (:func:`calibrant.methods.confidence_map.choose_map`).
+    samples after training (:func:`calibrant.methods.confidence.choose_map`).
 
     Parameters
     ----------
@@ -83,7 +286,7 @@ class LearnedConfidence(NetworkTraining):
             model, task, self.variable(task), outer_loss=BehindMap(cross_entropy if self.outer_loss == "nll" else brier)
         )
 
-    def solving(self, group: Group) -> Solving:
+    def solving(self, group: TrainingGroup) -> SolveSettings:
         return self.solve_by(
             group,
             hypergradient=self.hypergradient,
@@ -95,18 +298,18 @@ class LearnedConfidence(NetworkTraining):
         """φ, the confidence map."""
         return LogitMap(self.hidden, samples=self.held_out(task).count(), seed=task.seed)
 
-    def held_out(self, task: Task) -> Part:
+    def held_out(self, task: Task) -> Samples:
         return task.need_meta("A confidence map")
 
     def held_out_batch(self) -> int:
         return self.outer_batch_size
 
-    def held_out_augment(self, held: Part) -> Augment | None:
+    def held_out_augment(self, held: Samples) -> Augment | None:
         inputs = held.inputs
         images = isinstance(inputs, Tensor) and inputs.dtype == torch.uint8 and inputs.dim() == 4
         return Distort(share=self.distorted) if images and self.distorted > 0 else None
 
-    def result(self, task: Task, outcomes: Sequence[Outcome]) -> Fitted:
+    def result(self, task: Task, outcomes: Sequence[TrainedNetwork]) -> Fitted:
         trained = super().result(task, outcomes)
         (solution,) = trained.networks
         if trained.failure:

@@ -40,11 +40,11 @@ from calibrant.bilevel.gradients.loss_derivatives import seeded
 from calibrant.bilevel.problem.objectives import DEFAULT_INNER_LOSS, UserLoss
 from calibrant.bilevel.running.run import Run
 from calibrant.data.batch import map_tensors
-from calibrant.methods.adapter import Group, Solving
-from calibrant.methods.fitted import Fitted
-from calibrant.methods.networks import STRIDE, NetworkTraining, check_meta, head_and_width
-from calibrant.methods.part import Part
-from calibrant.methods.task import Task
+from calibrant.methods.core.method import SolveSettings, TrainingGroup
+from calibrant.methods.core.results import Fitted
+from calibrant.methods.core.samples import Samples
+from calibrant.methods.core.task import Task
+from calibrant.methods.image_networks import STRIDE, NetworkTraining, check_meta, head_and_width
 
 SOLVED = Implicit(STRIDE, "head")
 Variable = Literal["gamma-net", "gamma", "gamma-net+scale", "gamma+scale", "scale", "l2-head", "l2-units", "l2-all"]
@@ -125,7 +125,7 @@ class MetaRegularization(NetworkTraining):
     def problem(self, model: nn.Module, task: Task) -> Bilevel:
         return self.pose(model, task, self.variable(model, task), inner_loss=self.inner(), outer_loss=self.outer())
 
-    def solving(self, group: Group) -> Solving:
+    def solving(self, group: TrainingGroup) -> SolveSettings:
         how = self.solve_by(
             group,
             hypergradient=self.hypergradient,
@@ -136,7 +136,7 @@ class MetaRegularization(NetworkTraining):
             return replace(how, callbacks=[Rescale(), *how.callbacks])
         return how
 
-    def held_out(self, task: Task) -> Part:
+    def held_out(self, task: Task) -> Samples:
         return task.need_meta("Regularisation learned from held-out data")
 
     def held_out_batch(self) -> int:
@@ -171,7 +171,7 @@ class MetaRegularization(NetworkTraining):
         """The outer objective on held-out data."""
         return OUTER_LOSSES[self.outer_loss](**dict(self.outer_settings))
 
-    def outer_optimizer(self, group: Group) -> Optimizer:
+    def outer_optimizer(self, group: TrainingGroup) -> Optimizer:
         """The optimiser for φ."""
         if not self.anneal:
             return Adam(self.outer_learning_rate)
@@ -194,7 +194,7 @@ class FocalControl(MetaRegularization):
     def outer(self) -> UserLoss:
         return confidence_gap_loss()
 
-    def outer_optimizer(self, group: Group) -> Optimizer:
+    def outer_optimizer(self, group: TrainingGroup) -> Optimizer:
         return SGD(0.2 * self.gain, momentum=0.8)  # a moving average of the gap with weight 0.8, times the gain
 
 
@@ -234,7 +234,7 @@ class Rescale(Callback):
         self.scale = state.get("scale", 1.0)
 
 
-def gamma_of(fitted: Fitted, part: Part) -> Tensor:
+def gamma_of(fitted: Fitted, part: Samples) -> Tensor:
     """The γ of each sample of a part, from a trained γ-Net or a single γ, on the CPU."""
     (solution,) = fitted.networks
     problem = solution.problem

@@ -24,7 +24,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from calibrant.bilevel import SGD, Adam, AdamW, Optimizer
 from calibrant.methods.averaged import AveragedNetwork
-from calibrant.methods.newness import is_pretrained
+from calibrant.methods.fit.untrained import is_pretrained
 
 Kind = Literal["convolution", "transformer", "pretrained", "recurrent", "perceptron"]
 

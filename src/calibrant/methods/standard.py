@@ -1,18 +1,24 @@
-"""Standard training, and the baselines that differ from it only in the loss."""
+"""Standard training, and methods built from it: several networks, a calibrator after training, and cross-fitting."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from calibrant.bilevel import Adam, Bilevel, EarlyStopping, History, Plain, composed
+from calibrant.bilevel import Adam, Bilevel, Callback, EarlyStopping, History, Plain, composed
 from calibrant.bilevel.problem.objectives import UserLoss
+from calibrant.data.streams import mix
 from calibrant.losses.classification import focal, smoothed_cross_entropy
-from calibrant.methods.adapter import Group, Outcome, Solving
-from calibrant.methods.base import Method
-from calibrant.methods.task import Task, streams
+from calibrant.methods.core.method import Compile, Method, SolveSettings, TrainedNetwork, TrainingGroup
+from calibrant.methods.core.results import Fitted, Mixture, Recalibrated, held_out_logits
+from calibrant.methods.core.task import Task, streams
+from calibrant.methods.crossfit.crossfit import CrossFit, calibrated_mean, fold_tasks
+from calibrant.methods.crossfit.folds import folds_of, grouped
+from calibrant.posthoc import make_calibrator
+from calibrant.posthoc.registry import check_calibrator
 
 CHECK_EVERY = 5
 """Steps between two evaluations of the validation loss."""
@@ -76,8 +82,8 @@ class Standard(Method):
     def problem(self, model: nn.Module, task: Task) -> Bilevel:
         return Bilevel(model, **self.data(task), inner_loss=self.inner_loss(), seed=task.seed)
 
-    def solving(self, group: Group) -> Solving:
-        return Solving(
+    def solving(self, group: TrainingGroup) -> SolveSettings:
+        return SolveSettings(
             hypergradient=Plain(CHECK_EVERY),
             inner_optimizer=Adam(group.each("learning_rate")),
             steps=group.steps(),
@@ -85,7 +91,7 @@ class Standard(Method):
             history=History(),
         )
 
-    def learned(self, outcome: Outcome) -> dict[str, Any]:
+    def learned(self, outcome: TrainedNetwork) -> dict[str, Any]:
         return {"history": {"inner_loss": outcome.history.get("inner_loss")}}
 
     def inner_loss(self) -> UserLoss:
@@ -122,3 +128,149 @@ class Focal:
 
     def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
         return focal(logits, targets, gamma=self.gamma)
+
+
+_STANDARD = Standard()
+STOPPED = Standard(patience=200)
+"""Standard training that restores the state with the best validation loss: the base of the stopped baselines."""
+
+
+@dataclass(frozen=True)
+class Ensemble(Method):
+    """The mean of several networks with different initial parameters (Lakshminarayanan et al. 2017).
+
+    ``base`` is any method that trains one network.
+    """
+
+    base: Method = STOPPED
+    members: int = 5
+
+    def rows_at_once(self, task: Task) -> int:
+        return self.members * self.base.rows_at_once(task)
+
+    @classmethod
+    def fit_group(
+        cls,
+        methods: Sequence[Ensemble],
+        tasks: Sequence[Task],
+        callbacks: Sequence[Callback] = (),
+        compile: Compile = "auto",
+    ) -> list[Fitted]:
+        first = methods[0]
+        again = [task.again(mix(task.seed, k) % 2**31) for task in tasks for k in range(first.members)]
+        every = first.base.fit_group([first.base] * len(again), again, callbacks, compile)
+        groups = [every[k : k + first.members] for k in range(0, len(every), first.members)]
+        return [
+            Mixture(
+                begun([net for member in group for net in member.networks]),
+                failure=next((m.failure for m in group if m.failure), None),
+            )
+            for group in groups
+        ]
+
+
+def begun(networks: Sequence[Any]) -> tuple[Any, ...]:
+    """The networks whose training started. After an interrupt, the later networks are untrained."""
+    return tuple(net for net in networks if net.outer_steps) or tuple(networks)
+
+
+@dataclass(frozen=True)
+class Calibrated(Method):
+    """Train with ``base``, which can be any method, then fit a calibrator on the validation part."""
+
+    calibrator: str
+    base: Method = _STANDARD
+
+    def __post_init__(self) -> None:
+        check_calibrator(self.calibrator, "calibrator")
+
+    def rows_at_once(self, task: Task) -> int:
+        return self.base.rows_at_once(task)
+
+    @classmethod
+    def fit_group(
+        cls,
+        methods: Sequence[Calibrated],
+        tasks: Sequence[Task],
+        callbacks: Sequence[Callback] = (),
+        compile: Compile = "auto",
+    ) -> list[Fitted]:
+        for method, task in zip(methods, tasks, strict=True):
+            method.need_val(task)
+        trained = methods[0].base.fit_group([m.base for m in methods], tasks, callbacks, compile)
+        return [method.calibrate(model, task) for method, model, task in zip(methods, trained, tasks, strict=True)]
+
+    def need_val(self, task: Task) -> None:
+        """Raise an error before training if the task has no validation part."""
+        task.need_val(f"The calibrator {self.calibrator!r}")
+
+    def calibrate(self, model: Fitted, task: Task) -> Fitted:
+        """Fit the calibrator to an already trained model."""
+        self.need_val(task)
+        assert task.val is not None
+        if model.failure:
+            return model
+        scores, labels, weights = held_out_logits(model, task.val)
+        calibrator = make_calibrator(self.calibrator).fit(scores.numpy(), labels.numpy(), weights)
+        return Recalibrated(model, calibrator, extras=model.extras)
+
+
+_PLAIN = Standard(epochs=None, learning_rate=0.001, batch_size=128, patience=200)
+
+
+@dataclass(frozen=True)
+class CrossFitted(Method):
+    """The mean of networks that ``base`` trains, each without one of K folds, calibrated on held-out labels.
+
+    The training and validation parts are pooled. Each network is trained without its fold. With the default base, it is
+    restored to the state with the lowest loss on that fold. The classifier is that of :class:`SelfCalibrated`:
+    ``(1 − λ)·softmax(mean_k z_k(x)/T + b) + λ/C``. T, b and λ are fitted to held-out logits: those of the networks that
+    were not trained on a sample. There are no outer variables, so the cost is K plain trainings, for any model.
+
+    Parameters
+    ----------
+    base : Method
+        Any method that trains one network with a training and a validation part.
+    folds : int
+        K, the number of folds.
+    repeats : int
+        How often new folds are drawn; ``folds·repeats`` networks are trained.
+    """
+
+    base: Method = _PLAIN
+    folds: int = 5
+    repeats: int = 1
+
+    def __post_init__(self) -> None:
+        if self.folds < 2:
+            raise ValueError(f"folds must be at least 2; got {self.folds}.")
+        if self.repeats < 1:
+            raise ValueError(f"repeats must be at least 1; got {self.repeats}.")
+
+    def rows_at_once(self, task: Task) -> int:
+        return self.folds * self.repeats * self.base.rows_at_once(task)
+
+    @classmethod
+    def fit_group(
+        cls,
+        methods: Sequence[CrossFitted],
+        tasks: Sequence[Task],
+        callbacks: Sequence[Callback] = (),
+        compile: Compile = "auto",
+    ) -> list[Fitted]:
+        first, tasks = methods[0], [grouped(task.read()) for task in tasks]
+        parts = []
+        for task in tasks:
+            pooled = task.train if task.val is None else task.train + task.val
+            parts.append(fold_tasks(task, pooled, folds_of(task, pooled, first.folds, first.repeats)))
+        flat = [own for dealt in parts for own in dealt]
+        networks = iter(first.base.fit_group([first.base] * len(flat), flat, callbacks, compile))
+        result: list[Fitted] = []
+        for task, own in zip(tasks, parts, strict=True):
+            heads = [head for _ in own for head in next(networks).networks]
+            pairs = [(head, t.fold) for head, t in zip(heads, own, strict=True) if t.fold is not None]
+            begun = [pair for pair in pairs if pair[0].outer_steps] or pairs  # untrained after an interrupt
+            kept, dealt = zip(*begun, strict=True)
+            fit = CrossFit(tuple(kept), tuple(dealt), own[0].pooled or task.train)
+            result.append(calibrated_mean(fit, "plain", len(task.train)))
+        return result

@@ -1,4 +1,9 @@
-"""Networks for tables: embedded columns, an L2 factor for each column, and projection of wide rows on few axes."""
+"""Networks for tables: embedded columns, an L2 factor for each column, projection, and merged copies of rows.
+
+Rows that occur many times, as one row with the weight of all copies. The losses are the same. Trees count the rows of a
+leaf, and the networks' steps and penalties depend on the number of rows: for them, copies would look like independent
+evidence. Training is faster, too.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +17,11 @@ from torch import Tensor, nn
 
 from calibrant.bilevel import ColumnL2, Solution
 from calibrant.data.projection import AXES, leading_axes
-from calibrant.methods.crossfit import CrossFit
-from calibrant.methods.fitted import network_module
-from calibrant.methods.part import Part
-from calibrant.methods.task import Task
+from calibrant.methods.core.results import Fitted, network_module
+from calibrant.methods.core.samples import Samples
+from calibrant.methods.core.task import Task
+from calibrant.methods.crossfit.crossfit import CrossFit
+from calibrant.methods.crossfit.folds import copies_of
 from calibrant.models.architectures.mlp import EmbeddingLayer, Encoding, make_encoding, mlp
 
 ColumnEmbedding = Literal["piecewise", "periodic", "linear"]
@@ -66,7 +72,7 @@ class TabularNetwork(PlainNetwork):
 
 
 def tabular_network(
-    part: Part, n_classes: int, embedding: ColumnEmbedding, hidden: tuple[int, ...], activation: str
+    part: Samples, n_classes: int, embedding: ColumnEmbedding, hidden: tuple[int, ...], activation: str
 ) -> TabularNetwork:
     """The factory of networks for a table with these rows; "linear" does not embed the columns.
 
@@ -144,7 +150,7 @@ def bare(task: Task) -> bool:
     return plain and task.model is None and task.train.prepare is None
 
 
-def pooled_part(task: Task) -> Part:
+def pooled_part(task: Task) -> Samples:
     """The training and validation parts, pooled."""
     return task.train if task.val is None else task.train + task.val
 
@@ -190,7 +196,7 @@ def on_axes(task: Task, axes: Tensor | None, hidden: tuple[int, ...], activation
     With ``axes=None``, the inputs are a projection already.
     """
 
-    def turn(part: Part | None) -> Part | None:
+    def turn(part: Samples | None) -> Samples | None:
         return part if part is None or axes is None else replace(part, inputs=part.inputs @ axes)
 
     train = turn(task.train)
@@ -199,7 +205,55 @@ def on_axes(task: Task, axes: Tensor | None, hidden: tuple[int, ...], activation
     return replace(task, train=train, val=turn(task.val), model=model)
 
 
-def rotated_back(fit: CrossFit, axes: Tensor, data: Part) -> CrossFit:
+def rotated_back(fit: CrossFit, axes: Tensor, data: Samples) -> CrossFit:
     """The result of cross-fitting on rotated rows, as networks on the original rows."""
     heads: Sequence[Any] = [Rotated(head, axes) for head in fit.heads]
     return replace(fit, heads=tuple(heads), data=data)
+
+
+COPIED = 0.25
+"""Copies are merged if this share of the rows repeats an earlier row. Fewer copies change little."""
+
+
+def merged_copies(task: Task) -> tuple[Task, Tensor | None]:
+    """The task with one row for all rows of equal inputs and label, and the new position of each row.
+
+    The task stays as it is, and the positions are None, if there are few copies, if rows repeat by chance
+    (:func:`calibrant.data.copies.copy_groups`), if the folds or validation rows are given, or if samples are not rows
+    of numbers.
+    """
+    part = task.train
+    if part.groups is None or task.val is not None or task.splits is not None or not bare(task):
+        return task, None
+    if (copies := copies_of(part)) is None:
+        return task, None
+    codes = copies * task.n_classes + part.labels.cpu().numpy()
+    _, first, place = np.unique(codes, return_index=True, return_inverse=True)
+    if len(part) - len(first) < COPIED * len(part):
+        return task, None
+    order = np.argsort(first)  # distinct rows in the order of their first occurrence
+    rank = np.empty_like(order)
+    rank[order] = np.arange(len(order))
+    positions = torch.as_tensor(rank[place], device=part.labels.device)
+    own = (
+        part.labels.new_ones(len(part), dtype=torch.float64)
+        if part.sample_weight is None
+        else part.sample_weight.double()
+    )
+    total = own.new_zeros(len(first)).index_add_(0, positions, own)
+    kept = part[torch.as_tensor(first[order], device=part.labels.device)]
+    total *= own.mean() / total.mean()  # as many rows as are left, not as there were
+    weights = total.to(part.inputs.dtype if part.sample_weight is None else part.sample_weight.dtype)
+    assert kept.groups is not None
+    groups = None if len(kept.groups.unique()) == len(kept) else kept.groups
+    return replace(task, train=replace(kept, sample_weight=weights, groups=groups)), positions.cpu()
+
+
+def for_all_rows(fitted: Fitted, positions: Tensor | None) -> Fitted:
+    """The result of a merged task, with the values of each row for all of its copies."""
+    if positions is None:
+        return fitted
+    for name in ("held_out", "suspicion"):
+        if name in fitted.extras:
+            fitted.extras[name] = fitted.extras[name][positions]
+    return fitted

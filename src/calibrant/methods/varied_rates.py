@@ -14,13 +14,12 @@ from torch import Tensor
 
 from calibrant.bilevel import Callback, NonFiniteError
 from calibrant.data.streams import mix
-from calibrant.methods.adapter import Compile
 from calibrant.methods.averaged import AveragedNetwork
-from calibrant.methods.base import Method
-from calibrant.methods.baselines import begun
-from calibrant.methods.fitted import Failed, Fitted, Mixture, network_logits
-from calibrant.methods.part import Part
-from calibrant.methods.task import Task
+from calibrant.methods.core.method import Compile, Method
+from calibrant.methods.core.results import Failed, Fitted, Mixture, network_logits
+from calibrant.methods.core.samples import Samples
+from calibrant.methods.core.task import Task
+from calibrant.methods.standard import begun
 
 _BASE = AveragedNetwork()
 FACTOR = 3.0
@@ -98,12 +97,12 @@ def next_rate(tried: Mapping[float, float], first: float) -> float:
     return high * FACTOR if len(tried) == 1 or tried[high] < tried[low] else low / FACTOR
 
 
-def held_out_probs(network: Any, part: Part) -> tuple[Tensor, Tensor]:
+def held_out_probs(network: Any, part: Samples) -> tuple[Tensor, Tensor]:
     """A network's probabilities on a part, and the labels, on the CPU."""
     return part.predicted(lambda inputs: network_logits(network, inputs).double().softmax(1))
 
 
-def best_subset(networks: Sequence[Any], part: Part) -> tuple[Any, ...]:
+def best_subset(networks: Sequence[Any], part: Samples) -> tuple[Any, ...]:
     """The subset of networks whose mean probability has the lowest NLL on a part."""
     found = [held_out_probs(network, part) for network in networks]
     probs, labels = [own for own, _ in found], found[0][1]

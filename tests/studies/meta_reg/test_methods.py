@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from calibrant.methods.images import IMAGE_METHODS, RECIPES, TABLE_3, gamma_of, with_recipe
-from calibrant.methods.task import Part, Task
+from calibrant.methods.catalogue import IMAGE_METHODS, RECIPES, TABLE_3, gamma_of, with_recipe
+from calibrant.methods.core.task import Samples, Task
 from calibrant.models import small_cnn
 from studies.meta_reg.plan import FIRST, known_methods, network_of, settings_text, trained
 from studies.meta_reg.search import settings
@@ -21,13 +21,13 @@ LISTED = (
 )
 
 
-def images(seed: int) -> Part:
+def images(seed: int) -> Samples:
     """A bright bar whose position gives the class, with noise."""
     labels = torch.arange(EACH) % CLASSES
     pixels = 0.3 * torch.randn(EACH, 1, 8, 8, generator=torch.Generator().manual_seed(seed))
     for row, label in enumerate(labels.tolist()):
         pixels[row, 0, :, 2 * label : 2 * label + 2] += 1
-    return Part(pixels, labels)
+    return Samples(pixels, labels)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from calibrant.methods.images import IMAGE_METHODS, TABLE_3
+from calibrant.methods.catalogue import IMAGE_METHODS, TABLE_3
 from calibrant.report import read_results
 from studies.meta_reg import search
 from studies.meta_reg.data import prepare

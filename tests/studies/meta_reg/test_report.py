@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from calibrant.data.vision import SHIFTS
-from calibrant.methods.images import IMAGE_METHODS
+from calibrant.methods.catalogue import IMAGE_METHODS
 from calibrant.plots.style import save_figure
 from calibrant.report import Results
 from studies.meta_reg import figures, measured_claims, tables, targets

@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from calibrant.bilevel import Callback, NonFiniteError
 from calibrant.bilevel.running.run import Run
-from calibrant.methods.fitted import Failed
-from calibrant.methods.images import IMAGE_METHODS
+from calibrant.methods.catalogue import IMAGE_METHODS
+from calibrant.methods.core.results import Failed
 from studies.__main__ import app
 from studies.common.store import Store
 from studies.meta_reg import ablate, reproduce, sweep

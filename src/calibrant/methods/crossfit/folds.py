@@ -1,0 +1,198 @@
+"""Folds of a task's rows: stratified, redrawn for each repeat, and with groups and copies of a row kept together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from calibrant.data.batch import tensors_of
+from calibrant.data.copies import copy_groups, joined
+from calibrant.data.splits import folds, group_folds
+from calibrant.data.streams import mix
+from calibrant.methods.core.samples import Samples
+from calibrant.methods.core.task import Task
+
+USES = ("judge", "choose")
+
+
+@dataclass(frozen=True)
+class Fold:
+    """Rows of one sample set: ``train`` trains a network, ``judge`` moves φ, ``choose`` only selects a candidate."""
+
+    train: Tensor
+    judge: Tensor
+    choose: Tensor
+
+    @property
+    def held(self) -> Tensor:
+        """All rows that the network was not trained on."""
+        return torch.cat([self.judge, self.choose])
+
+
+def deal(
+    labels: Tensor,
+    number: int,
+    *,
+    seed: int,
+    repeats: int = 1,
+    held_from: slice | None = None,
+    choose: float = 0.0,
+    choose_from: slice | None = None,
+    groups: np.ndarray | None = None,
+) -> list[Fold]:
+    """Stratified folds that hold out every row once; redrawn for each repeat.
+
+    Parameters
+    ----------
+    labels : class indices of all rows
+    number : the number of folds; fewer if there are fewer rows or groups. A single fold holds out all of ``held_from``
+    repeats : how often the folds are drawn, which is the number of networks that hold out each row
+    held_from : rows that may be held out (default: all); the other rows train every network
+    choose, choose_from : the share ``choose`` of the rows ``choose_from`` does not move φ; the same in every repeat
+    seed : the seed of the folds
+    groups : one number per row. Rows of one group are held out together, and no network is trained on rows of a group
+        that evaluates it. The sizes of folds then depend on the groups; without groups they differ by at most one
+    """
+    every = np.arange(len(labels))
+    known = labels.cpu().numpy()
+    may_judge = every[held_from or slice(None)]
+    sets = [(may_judge, "judge")]
+    if choose_from is not None:  # split training and validation rows separately, so that every fold has both
+        special, cut = _special(every[choose_from], choose, groups, seed)
+        rest = np.setdiff1d(may_judge, special, assume_unique=True)
+        sets = [(special[cut:], "judge"), (special[:cut], "choose"), (rest, "judge")]
+    place = _in_rows(known, sets, number) if groups is None else _in_groups(known, sets, number, groups)
+    result = []
+    for repeat in range(repeats):
+        fold, count = place(seed, repeat)
+        for k in range(count):
+            held = [np.concatenate([r[fold[r] == k] for r, use in sets if use == name] or [every[:0]]) for name in USES]
+            seen = np.concatenate(held)
+            train = np.setdiff1d(every, seen, assume_unique=True)
+            if groups is not None and len(apart := train[~np.isin(groups[train], groups[seen])]):
+                train = apart
+            result.append(Fold(*(torch.as_tensor(rows, device=labels.device) for rows in (train, *held))))
+    return result
+
+
+def _special(rows: np.ndarray, share: float, groups: np.ndarray | None, seed: int) -> tuple[np.ndarray, int]:
+    """Rows in random order, and how many of the first ones are for choosing; groups are not split."""
+    generator = np.random.default_rng(mix(seed, 0) % 2**31)
+    cut = int(share * len(rows))
+    if groups is None:
+        return generator.permutation(rows), cut
+    codes = np.unique(groups[rows], return_inverse=True)[1]
+    rank = generator.permutation(codes.max() + 1)[codes] if len(rows) else codes
+    order = np.argsort(rank, kind="stable")
+    ends = np.flatnonzero(np.diff(rank[order], append=-1)) + 1  # where a group ends
+    whole = ends[ends <= cut]
+    return rows[order], int(whole[-1]) if len(whole) else 0
+
+
+Placed = tuple[np.ndarray, int]
+"""The fold of each row (−1 if it is never held out), and the number of folds."""
+Sets = Sequence[tuple[np.ndarray, str]]
+
+
+def _in_rows(labels: np.ndarray, sets: Sets, wanted: int) -> Callable[[int, int], Placed]:
+    number = min(wanted, max(len(rows) for rows, purpose in sets if purpose == "judge"))
+
+    def place(seed: int, repeat: int) -> Placed:
+        found = np.full(len(labels), -1)
+        for position, (rows, _) in enumerate(sets):
+            dealt = mix(seed, repeat, position) % 2**31
+            if number == 1 or len(rows) == 0:
+                found[rows] = 0
+            elif len(rows) < number:
+                found[rows] = np.random.default_rng(dealt).permutation(number)[: len(rows)]
+            else:
+                found[rows] = folds(len(rows), number, seed=dealt, stratify=labels[rows])
+        return found, number
+
+    return place
+
+
+def _in_groups(labels: np.ndarray, sets: Sets, wanted: int, groups: np.ndarray) -> Callable[[int, int], Placed]:
+    rows = np.concatenate([own for own, _ in sets])
+    part = np.concatenate([np.full(len(own), k) for k, (own, _) in enumerate(sets)])
+    number = min(wanted, len(np.unique(groups[rows])))
+    if number < 2 <= wanted:
+        raise ValueError(
+            "groups must name at least two groups among the rows that may be held out; got one. With one group, no row "
+            "can be held out while others train."
+        )
+
+    def place(seed: int, repeat: int) -> Placed:
+        found = np.full(len(labels), -1)
+        found[rows] = 0
+        if number > 1:
+            strata = labels[rows] * len(sets) + part
+            found[rows] = group_folds(groups[rows], number, seed=mix(seed, repeat) % 2**31, stratify=strata)
+        return found, number
+
+    return place
+
+
+def folds_of(task: Task, pooled: Samples, number: int, repeats: int = 1, choose: float = 0.0) -> list[Fold]:
+    """The folds of a task: its ``splits`` if given, else newly drawn folds.
+
+    ``pooled`` holds its training and validation rows together. The share ``choose`` of the validation rows does not
+    move φ.
+    """
+    if task.splits is not None:
+        if task.val is not None:
+            raise ValueError("Folds can be given only for training rows; leave out the validation part.")
+        place = pooled.labels.device
+        none = torch.empty(0, dtype=torch.long, device=place)
+        pairs = [(torch.as_tensor(a, device=place), torch.as_tensor(b, device=place)) for a, b in task.splits]
+        return [Fold(train, held, none) for train, held in pairs]
+    val = None if task.val is None or not choose else slice(len(task.train), None)
+    return deal(
+        pooled.labels,
+        number,
+        seed=task.seed,
+        repeats=repeats,
+        choose=choose,
+        choose_from=val,
+        groups=row_groups(pooled),
+    )
+
+
+def row_groups(part: Samples) -> np.ndarray | None:
+    """A number per row: rows with the same number must share a fold. None if no two rows must.
+
+    These are rows of one group, and exact copies, whatever their labels.
+    """
+    return joined(None if part.groups is None else part.groups.cpu().numpy(), copies_of(part))
+
+
+def copies_of(part: Samples) -> np.ndarray | None:
+    """The groups of exact copies (:func:`calibrant.data.copies.copy_groups`), by all columns."""
+    return copy_groups(_stored(part) if part.sparse is None else part.sparse)
+
+
+def grouped(task: Task) -> Task:
+    """The same task with ``groups`` that include all rows that must share a fold (:func:`row_groups`)."""
+    groups = row_groups(task.train if task.val is None else task.train + task.val)
+    if groups is None:
+        return task
+    numbers = torch.as_tensor(groups, device=task.train.labels.device)
+    count = len(task.train)
+    val = None if task.val is None else replace(task.val, groups=numbers[count:])
+    return replace(task, train=replace(task.train, groups=numbers[:count]), val=val)
+
+
+def _stored(part: Samples) -> np.ndarray:
+    """Inputs as one array with one row per sample."""
+    found = [_numbers(t) for t in tensors_of(part.inputs)]
+    return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
+
+
+def _numbers(values: Tensor) -> np.ndarray:
+    """A tensor as rows of numbers; NumPy has no bfloat16."""
+    rows = values.detach().cpu().reshape(len(values), -1)
+    return (rows.float() if rows.dtype == torch.bfloat16 else rows).numpy()

@@ -1,0 +1,1 @@
+"""Training and calibration of a user's own network."""

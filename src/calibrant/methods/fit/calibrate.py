@@ -1,0 +1,95 @@
+"""``calibrant.calibrate``: fit a temperature, a confidence map or another calibrator to a trained network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from calibrant.methods.confidence import Mapped, choose_map
+from calibrant.methods.core.results import Mixture, Recalibrated, held_out_logits
+from calibrant.methods.core.samples import as_part, checked, few_inputs
+from calibrant.methods.fit.checks import count_classes, warn_of_softmax
+from calibrant.methods.fit.fit import example_of, other_models
+from calibrant.methods.fit.plain_module import form_of
+from calibrant.methods.fit.trained import Calculated, Trained
+from calibrant.models.functional.user_modules import copied
+from calibrant.posthoc import make_calibrator
+from calibrant.posthoc.registry import check_calibrator
+
+
+def calibrate(
+    model: nn.Module,
+    val: Any,
+    *,
+    calibrator: str = "temperature",
+    head: str | None = None,
+    device: str | torch.device | None = None,
+    labels: str | None = None,
+) -> Trained:
+    """Calibrate a trained network on data that it was not trained on. Its parameters are not changed.
+
+    For arrays of logits, use the calibrators of :mod:`calibrant.posthoc`.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Maps inputs to logits, (n, C). It is copied.
+    val : ``(inputs, labels)`` or a loader
+        Data that the network was not trained on, in a form that :func:`calibrant.fit` accepts. In a
+        ``torch.distributed`` group, pass all of the data to each process: a process sees its own loader only.
+    calibrator : str
+        A name in :data:`calibrant.posthoc.CALIBRATORS`; "auto" for :class:`calibrant.posthoc.Auto`; or "map" for the
+        choice of :func:`calibrant.fit` between a confidence map and a temperature
+        (:func:`calibrant.methods.confidence.choose_map`). The result has a ``module`` only with "temperature" and
+        "map".
+    head, device, labels
+        As in :func:`calibrant.fit`.
+
+    Returns
+    -------
+    Trained
+        The calibrated classifier, as from :func:`calibrant.fit`.
+
+    Examples
+    --------
+    >>> import torch, calibrant
+    >>> x, y = torch.randn(50, 4), torch.arange(50) % 2
+    >>> result = calibrant.calibrate(torch.nn.Linear(4, 2), (x, y))
+    >>> torch.allclose(result.module(x).softmax(1).double(), result.probs(x), atol=1e-5)
+    True
+    """
+    return calibrate_gathered(model, val, lambda *outputs: outputs, calibrator, head, device, labels)
+
+
+def calibrate_gathered(
+    model: nn.Module,
+    val: Any,
+    gather: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
+    calibrator: str = "temperature",
+    head: str | None = None,
+    device: str | torch.device | None = None,
+    labels: str | None = None,
+) -> Trained:
+    """:func:`calibrate` on ``gather(logits, labels)`` of this process's share of the data."""
+    if not isinstance(model, nn.Module):
+        advice = other_models(model)
+        raise TypeError(f"model must be a trained nn.Module; got {type(model).__name__}.{advice}")
+    if calibrator != "map":
+        check_calibrator(calibrator, "calibrator")
+    twin = copied(example_of(model, 0, device)).eval()
+    part = as_part(val, twin, labels, "val")
+    few = few_inputs(part)
+    part = checked(part, count_classes(twin, {"val": few}), "val")
+    warn_of_softmax(twin, few)
+    plain = Mixture((Calculated(twin),))
+    logits, targets, weights = held_out_logits(plain, part)
+    logits, targets = gather(logits, targets)
+    form = form_of(twin, few, head)
+    if calibrator == "map":
+        choice = choose_map(logits, targets, None if weights is None else torch.as_tensor(weights))
+        return Trained(Mapped(plain, choice.map, extras={"confidence": choice.extras}), (twin,), form)
+    fitted = make_calibrator(calibrator).fit(logits.numpy(), targets.numpy(), weights)
+    return Trained(Recalibrated(plain, fitted), (twin,), form)

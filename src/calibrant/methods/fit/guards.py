@@ -1,0 +1,268 @@
+"""Callbacks of ``calibrant.fit``: scores on validation data, checkpoints, interrupts and progress."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from torch import Tensor
+
+from calibrant import metrics
+from calibrant._warnings import warn
+from calibrant.bilevel import Bilevel, Callback, ProgressBar
+from calibrant.bilevel.running.checkpoints import load_run, save_run
+from calibrant.bilevel.running.run import Run
+from calibrant.methods.core.samples import Samples
+from calibrant.metrics import nll
+from calibrant.models.functional.global_state import generators_restored
+from calibrant.posthoc.temperature import Temperature
+
+if TYPE_CHECKING:
+    from calibrant.methods.fit.trained import Trained
+
+
+class ValidationScores(Callback):
+    """A callback that receives the validation data and the result of :func:`calibrant.fit`."""
+
+    part: Samples | None = None
+
+    def watch(self, part: Samples | None) -> None:
+        """Receive the validation part before training."""
+        self.part = part
+
+    def finish(self, result: Trained) -> None:
+        """Receive the result after training and calibration."""
+
+    def validation(self, run: Run) -> dict[str, float]:
+        """Scores of the current network on the validation part; empty if several networks are trained at once."""
+        outputs = self.outputs(run)
+        return {} if outputs is None or self.part is None else calibration_scores(*outputs, self.part.sample_weight)
+
+    def outputs(self, run: Run) -> tuple[Tensor, Tensor] | None:
+        """Logits of the current network and labels of the validation part; None if there is no part or one network."""
+        problem, state = run.problem, run.state
+        if self.part is None or not isinstance(problem, Bilevel):
+            return None
+        net = problem.view.bind(state.params, state.buffers, train=False, autocast=problem.autocast)
+        with torch.no_grad():
+            return self.part.predicted(lambda inputs: net.logits(inputs).double())
+
+
+def calibration_scores(logits: Any, labels: Any, sample_weight: Any = None) -> dict[str, float]:
+    """NLL, accuracy and smooth ECE of logits (n, C), the best temperature, and the NLL with that temperature.
+
+    With ``sample_weight``, one weight per row, all of them are weighted.
+
+    >>> import torch
+    >>> scores = calibration_scores(torch.tensor([[4.0, 0.0], [0.0, 4.0], [4.0, 0.0]]), torch.tensor([0, 1, 1]))
+    >>> [round(scores[name], 3) for name in ("nll", "accuracy", "temperature")]
+    [1.351, 0.667, 5.771]
+    """
+    scores, known = (torch.as_tensor(values, device="cpu").detach() for values in (logits, labels))
+    scores = scores.double()
+    weights = None if sample_weight is None else torch.as_tensor(sample_weight, device="cpu").detach()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # early logits may carry no information
+        temperature = Temperature().fit(scores.numpy(), known.numpy(), weights)
+    calibrated: Tensor = torch.from_numpy(temperature.predict_proba(scores.numpy()))
+    return {
+        "nll": metrics.nll(scores, known, from_logits=True, sample_weight=weights),
+        "accuracy": metrics.accuracy(scores, known, from_logits=True, sample_weight=weights),
+        "smooth_ece": metrics.smooth_ece(scores, known, from_logits=True, sample_weight=weights),
+        "temperature": float(temperature.temperature_),
+        "nll_calibrated": metrics.nll(calibrated, known, sample_weight=weights),
+    }
+
+
+INTERRUPTED = "interrupted"
+"""The reason of an interrupted run in ``Solution.reasons``."""
+
+
+class Resumable(Callback):
+    """Save every run of a fit to a folder, and resume a restarted run from its file.
+
+    A method may train several networks one after another. Each has its own file, numbered in the order of training. A
+    finished network is loaded and not trained again.
+
+    Parameters
+    ----------
+    folder : path
+    seconds : float
+        Time between two checkpoints. The end of a run is always written.
+    """
+
+    last = True
+
+    def __init__(self, folder: str | Path, seconds: float = 30.0) -> None:
+        if seconds < 0:
+            raise ValueError(f"checkpoint_seconds must not be negative; got {seconds}.")
+        self.folder, self.seconds = Path(folder), seconds
+        if self.folder.exists() and not self.folder.is_dir():
+            raise ValueError(f"checkpoint must name a folder; got the file {self.folder}. Choose another path.")
+        self._number = -1
+        self._saved = 0.0
+
+    @property
+    def path(self) -> Path:
+        """The file of the current run."""
+        return self.folder / f"network-{self._number}.safetensors"
+
+    def on_step(self, run: Run) -> None:
+        finished = run.step >= run.outer_steps or not bool(run.active.any())
+        if any(reason == INTERRUPTED for reason in run.reasons.values()):
+            return  # a rerun resumes from the last checkpoint, as if the run had not been interrupted
+        if finished or time.monotonic() - self._saved >= self.seconds:
+            save_run(self.path, run)
+            self._saved = time.monotonic()
+
+    def begin(self, run: Run) -> None:
+        """Load the file of a new run, if there is one."""
+        self._number += 1
+        self._saved = time.monotonic()
+        if not self.path.exists():
+            return
+        try:
+            load_run(self.path, run)
+        except ValueError as error:
+            raise ValueError(f"{error} Delete the folder {self.folder} to start again.") from error
+
+    def on_start(self, run: Run) -> None:
+        _ = run.fingerprint  # computed now, while the first batches are still available
+
+    def clear(self) -> None:
+        """Remove the files after training has ended."""
+        for pattern in ("network-*.safetensors*", ".network-*.part"):  # the second are left by a kill while saving
+            for path in self.folder.glob(pattern):
+                path.unlink()
+        if self.folder.is_dir() and not any(self.folder.iterdir()):
+            self.folder.rmdir()
+
+
+class Opening(Callback):
+    """The first callback of a run: loads its checkpoint before callbacks with state start."""
+
+    def __init__(self, resumable: Resumable | None) -> None:
+        self.resumable = resumable
+
+    def on_start(self, run: Run) -> None:
+        if self.resumable is not None:
+            self.resumable.begin(run)
+
+
+class Interruptible(Callback):
+    """Stop training after the current step if Ctrl-C was pressed; a second Ctrl-C raises KeyboardInterrupt.
+
+    Use :meth:`listening` around training. It has no effect outside the main thread, where Python does not handle
+    signals.
+    """
+
+    def __init__(self) -> None:
+        self.pressed = False
+
+    def on_start(self, run: Run) -> None:
+        if self.pressed:  # do not train further networks
+            run.stop(INTERRUPTED)
+
+    def on_step(self, run: Run) -> None:
+        if self.pressed and run.step < run.outer_steps:
+            run.stop(INTERRUPTED)
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Treat Ctrl-C as a request to stop during training; restore the previous handler afterwards."""
+        before = signal.getsignal(signal.SIGINT)
+        if threading.current_thread() is not threading.main_thread() or before is not signal.default_int_handler:
+            yield
+            return
+
+        process = os.getpid()
+
+        def handle(number: int, frame: Any) -> None:
+            if self.pressed:
+                raise KeyboardInterrupt
+            self.pressed = True
+            if os.getpid() == process:  # loader workers inherit this handler and continue
+                print("Stopping after this step; press Ctrl-C again to give up.", file=sys.stderr, flush=True)
+
+        signal.signal(signal.SIGINT, handle)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def tell(self) -> None:
+        """Warn if training was interrupted."""
+        if self.pressed:
+            warn("Training was interrupted. The result is the best state so far, calibrated on the validation data.")
+
+
+class Progress(ProgressBar, ValidationScores):
+    """A progress bar on a terminal; elsewhere a line every few seconds, with the remaining time.
+
+    Both show the epoch, the training loss and the validation loss. With validation data, that of a single network is
+    computed again only while this takes less than a tenth of the time; otherwise it is the outer loss of the last step.
+    """
+
+    SECONDS = 5.0
+
+    def __init__(self, verbose: bool, description: str = "training") -> None:
+        super().__init__(description)
+        self.verbose = verbose
+        self._lines = verbose and not sys.stderr.isatty()
+        self._first = 0
+        self._validated = ""
+        self._again = 0.0
+
+    def on_start(self, run: Run) -> None:
+        self._first, self._validated, self._again = run.step, "", 0.0
+        if self._lines:
+            self._begin = self._shown = time.perf_counter()
+        elif self.verbose:
+            super().on_start(run)
+
+    def on_step(self, run: Run) -> None:
+        if not self._lines:
+            if self.verbose:
+                super().on_step(run)
+            return
+        now, end = time.perf_counter(), run.step >= run.outer_steps or not bool(run.active.any())
+        if now - self._shown < self.SECONDS and not end:
+            return
+        self._shown = now
+        left = (now - self._begin) * (run.outer_steps - run.step) / max(1, run.step - self._first)
+        share = run.step / run.outer_steps
+        told = "done" if end else f"about {left:.0f} s left"
+        print(f"{self.description} {share:.0%}, {told},{self._losses(run)}", file=sys.stderr, flush=True)
+
+    def on_end(self, run: Run) -> None:
+        if self.verbose and not self._lines:
+            super().on_end(run)
+
+    def _losses(self, run: Run) -> str:
+        batches, steps = run.problem.train.batches, run.hypergradient.steps
+        epochs = max(1, round(run.outer_steps * steps / batches))  # a run ends after a whole outer step
+        epoch = min(epochs, -(-run.step * steps // batches))
+        begin = time.perf_counter()
+        if begin >= self._again:
+            with generators_restored(run.state.params):
+                outputs = self.outputs(run)
+            if outputs is not None and self.part is not None:
+                loss = nll(*outputs, from_logits=True, sample_weight=self.part.sample_weight)
+                self._validated = f", validation loss {loss:.4f}"
+            now = time.perf_counter()
+            self._again = now + 10 * (now - begin)
+        if self.part is None and run.outer_loss is not None:
+            self._validated = f", validation loss {run.outer_loss.nanmean().item():.4f}"
+        members = f", {int(run.active.sum())} of {len(run.active)} networks" if run.is_population else ""
+        loss = run.inner_losses.nanmean().item()
+        return f" epoch {epoch} of {epochs}, training loss {loss:.4f}{self._validated}{members}"

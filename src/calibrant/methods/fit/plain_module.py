@@ -1,0 +1,283 @@
+"""A trained classifier as one plain torch module, and parts of a network that are not trained.
+
+Export of a trained classifier as one plain torch module with calibrated logits, which does not need calibrant. A single
+network with a linear head keeps its class, and its head is scaled by the temperature: ``W/T`` and ``b/T``. Every other
+classifier (several networks, a confidence map, a lapse rate, a network without a linear head) becomes a
+``torch.fx.GraphModule`` around the networks.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, fx, nn
+
+from calibrant.bilevel import LogitMap
+from calibrant.bilevel.variables.logits import describe
+from calibrant.methods.confidence import Mapped
+from calibrant.methods.core.results import Fitted, Mixture, Recalibrated
+from calibrant.models.functional.global_state import generators_restored
+from calibrant.models.functional.heads import Head, find_head
+from calibrant.models.functional.network import call, logits_of, takes_by_name
+from calibrant.models.functional.user_modules import copied, leading_parameter
+from calibrant.posthoc.temperature import Temperature
+
+Freeze = Literal["backbone"] | Sequence[str]
+
+
+def frozen(model: nn.Module, freeze: Freeze | None, inputs: Any, head: str | None = None) -> nn.Module:
+    """A copy of a network in which some parts are not trained.
+
+    Their parameters have ``requires_grad=False``. Their layers are in evaluation mode, so that dropout is off and the
+    statistics of BatchNorm do not change.
+
+    Parameters
+    ----------
+    model : nn.Module
+    freeze : "backbone", names of submodules or parameters, or None
+        "backbone" is everything except the head.
+    inputs : a few inputs, used to find the head
+    head : the name of the head; None: find it automatically
+    """
+    twin = copied(model)
+    if freeze is not None:
+        backbone = isinstance(freeze, str) and freeze == "backbone"
+        names = [freeze] if isinstance(freeze, str) else list(freeze)
+        if backbone:
+            own = head_of(twin, inputs, head).name
+            names = [k for k, _ in twin.named_parameters() if not (k == own or k.startswith(f"{own}."))]
+            for name, layer in twin.named_modules():
+                if name and not (name == own or name.startswith(f"{own}.") or own.startswith(f"{name}.")):
+                    layer.training = False
+        for name in names:
+            _freeze(twin, name)
+    if not any(p.requires_grad for p in twin.parameters()):
+        raise ValueError(
+            "There is nothing to train: every parameter of the model is frozen (requires_grad=False). Keep at least "
+            "the head trainable, as freeze='backbone' does."
+        )
+    return twin
+
+
+def head_of(model: nn.Module, inputs: Any, name: str | None = None) -> Head:
+    """The head of a network, found automatically or by name, without a change of torch's random numbers."""
+    with generators_restored(next(model.parameters())):
+        return find_head(model, inputs, name)
+
+
+def _freeze(model: nn.Module, name: str) -> None:
+    parameters, modules = dict(model.named_parameters()), dict(model.named_modules())
+    if name in parameters:
+        parameters[name].requires_grad_(False)
+    elif name in modules and name:
+        modules[name].requires_grad_(False).eval()
+    else:
+        known = ", ".join(repr(k) for k, _ in model.named_children())
+        raise ValueError(
+            f"freeze names {name!r}, which the model does not have. Its parts are {known}; name nested parts with "
+            "dots. freeze='backbone' freezes everything except the head."
+        )
+
+
+Steps = tuple[float | LogitMap, ...]
+"""What follows the logarithm of a mean of networks, in order: temperatures and confidence maps."""
+
+
+class Form(NamedTuple):
+    """How to call a network, and where its output has the logits."""
+
+    head: str | None
+    """The name of the linear layer that computes the logits; None if a temperature cannot be moved into the head."""
+    names: tuple[str, ...] | None
+    """Arguments that are passed by name; None for a single positional input."""
+    output: str
+    """"tensor", "key" (``output["logits"]``), "attribute" (``output.logits``) or "first" (``output[0]``)."""
+    n_classes: int
+    """The number of logits."""
+
+
+def mean_and_steps(fitted: Fitted) -> tuple[Mixture, Steps]:
+    """The mean of the networks and what follows. Raise an error if it cannot be written as a torch module."""
+    if isinstance(fitted, Mixture):
+        return fitted, ()
+    step: float | LogitMap | None = temperature_of(fitted)
+    if step is None and isinstance(fitted, Mapped) and isinstance(fitted.map, LogitMap):
+        step = fitted.map
+    if step is not None:
+        mean, steps = mean_and_steps(fitted.model)  # type: ignore[attr-defined]
+        return mean, (*steps, step)
+    name = type(fitted.calibrator if isinstance(fitted, Recalibrated) else fitted).__name__
+    raise ValueError(
+        f"{name} has no form as a torch module. Use probs(…) for calibrated probabilities, or modules for the "
+        "uncalibrated networks."
+    )
+
+
+def temperature_of(fitted: Fitted) -> float | None:
+    """The temperature that is the last step of a classifier; None if that is another step."""
+    if isinstance(fitted, Recalibrated) and type(fitted.calibrator) is Temperature:
+        return float(fitted.calibrator.temperature_)
+    if isinstance(fitted, Mapped) and isinstance(fitted.map, LogitMap) and not fitted.map.hidden:
+        return 1 / fitted.map.factor
+    return None
+
+
+def form_of(model: nn.Module, inputs: Any, head: str | None = None) -> Form:
+    """The form of a network, found by running it on a few inputs."""
+    with generators_restored(next(model.parameters())):
+        return _form_of(copied(model).eval(), inputs, head)
+
+
+def _form_of(twin: nn.Module, inputs: Any, head: str | None) -> Form:
+    with torch.no_grad():
+        output = call(twin, inputs)
+    kind = "first"
+    if isinstance(output, Tensor):
+        kind = "tensor"
+    elif isinstance(output, Mapping):
+        kind = "key"
+    elif hasattr(output, "logits"):
+        kind = "attribute"
+    names = tuple(inputs) if isinstance(inputs, Mapping) and takes_by_name(twin, inputs) else None
+    logits = logits_of(output)
+    return Form(_foldable(twin, inputs, logits, head), names, kind, logits.shape[1])
+
+
+def plain_module(fitted: Fitted, networks: Sequence[nn.Module], form: Form) -> nn.Module:
+    """One module in evaluation mode; the softmax of its output gives the classifier's probabilities."""
+    mean, steps = mean_and_steps(fitted)
+    bias = mean.bias
+    scales = [step for step in steps if isinstance(step, float)]
+    if len(networks) == 1 and not mean.lapse and form.head is not None and len(scales) == len(steps):
+        twin = copied(networks[0]).eval()
+        head = twin.get_submodule(form.head)
+        if bias is None or bool((bias == 0).all()) or head.bias is not None:
+            _scale(head, float(mean.temperature), bias, math.prod(scales))
+            return twin
+    return _graph(mean, steps, networks, form)
+
+
+def _foldable(model: nn.Module, inputs: Any, logits: Tensor, name: str | None) -> str | None:
+    """The name of the head if a temperature can be moved into its parameters, else None."""
+    try:
+        found = head_of(model, inputs, name).name
+    except ValueError:
+        if name is not None:
+            raise
+        return None
+    head = model.get_submodule(found)
+    if type(head) not in (nn.Linear, nn.Bilinear) or "weight" not in head._parameters:
+        return None
+    _scale(head, 2.0, None, 1.0)
+    with torch.no_grad():
+        same = torch.allclose(logits_of(call(model, inputs)), logits / 2, atol=1e-4, rtol=1e-3)
+    return found if same else None
+
+
+def _scale(head: Any, temperature: float, bias: Tensor | None, after: float) -> None:
+    """Apply ``z ↦ (z/T + b)/T'`` by changing the parameters of the layer that computes z."""
+    with torch.no_grad():
+        head.weight.div_(temperature * after)
+        if head.bias is not None:
+            head.bias.div_(temperature)
+            if bias is not None:
+                head.bias.add_(bias.to(head.bias))
+            head.bias.div_(after)
+
+
+def _graph(mixture: Mixture, steps: Steps, networks: Sequence[nn.Module], form: Form) -> fx.GraphModule:
+    """The networks and the last steps as a graph that torch can run, save, script and export without calibrant."""
+    root, graph = nn.Module(), fx.Graph()
+    root.networks = nn.ModuleList(map(copied, networks))
+    like = leading_parameter(networks[0])
+    given = [graph.placeholder(name) for name in form.names or ("inputs",)]
+    by_name: dict[str, Any] = dict(zip(form.names or (), given, strict=False))
+    shares = mixture.shares or (1.0,) * len(networks)
+
+    def step(function: Any, *args: Any) -> fx.Node:
+        return graph.call_function(function, args)
+
+    def calibrated(z: fx.Node) -> fx.Node:
+        """``z/T + b``, or log ``q(z)`` if there is a lapse rate."""
+        z = step(torch.div, z, graph.get_attr("temperature"))
+        if mixture.bias is not None:
+            z = step(torch.add, z, graph.get_attr("bias"))
+        if not mixture.lapse:
+            return z
+        probs = step(torch.mul, step(torch.softmax, z, -1), 1 - mixture.lapse)
+        return step(torch.log, step(torch.add, probs, graph.get_attr("floor")))
+
+    root.register_buffer("temperature", like.new_tensor(float(mixture.temperature)))
+    if mixture.bias is not None:
+        root.register_buffer("bias", mixture.bias.to(like))
+    if mixture.lapse:
+        root.register_buffer("floor", like.new_tensor(mixture.lapse / form.n_classes))
+    mean: fx.Node | None = None
+    for position, share in enumerate(shares):
+        name = f"networks.{position}"
+        output = graph.call_module(name, (), by_name) if by_name else graph.call_module(name, (given[0],))
+        own = _logits(step, output, form.output)
+        if mixture.pool == "probs" and len(networks) > 1:
+            own = step(torch.softmax, calibrated(own), -1)
+        own = step(torch.mul, own, share / sum(shares)) if len(networks) > 1 else own
+        mean = own if mean is None else step(torch.add, mean, own)
+    assert mean is not None
+    if mixture.pool == "probs" and len(networks) > 1:
+        mean = step(torch.log, mean)
+    else:
+        mean = calibrated(mean)
+    for position, own_step in enumerate(steps):
+        name = f"after_{position}"
+        if isinstance(own_step, LogitMap):
+            mean = _inlined(graph, root, name, PlainMap(own_step, form.n_classes, like), mean)
+        else:
+            root.register_buffer(name, like.new_tensor(own_step))
+            mean = step(torch.div, mean, graph.get_attr(name))
+    graph.output(mean)
+    return fx.GraphModule(root, graph, class_name="CalibratedModule").eval()
+
+
+def _inlined(graph: fx.Graph, root: nn.Module, name: str, module: nn.Module, given: fx.Node) -> fx.Node:
+    """Copy the steps of a module of one input into a graph; its parameters become buffers of ``root.name``."""
+    held = nn.Module()
+    root.add_module(name, held)
+    found: dict[fx.Node, fx.Node] = {}
+    for node in fx.Tracer().trace(module).nodes:
+        if node.op == "placeholder":
+            found[node] = given
+        elif node.op == "get_attr":
+            own = node.target.replace(".", "_")
+            held.register_buffer(own, operator.attrgetter(node.target)(module).detach())
+            found[node] = graph.get_attr(f"{name}.{own}")
+        elif node.op == "output":
+            return found[node.args[0]]
+        else:
+            found[node] = graph.node_copy(node, lambda old: found[old])
+    raise AssertionError("a traced module has an output")
+
+
+class PlainMap(nn.Module):
+    """A confidence map for a known number of classes. torch traces it to a graph that does not need this class."""
+
+    def __init__(self, given: LogitMap, n_classes: int, like: Tensor) -> None:
+        super().__init__()
+        self.n_classes, self.dtype = n_classes, torch.promote_types(like.dtype, torch.float32)
+        self.map = copy.deepcopy(given).to(like.device, self.dtype).requires_grad_(False)
+
+    def forward(self, logits: Tensor) -> Tensor:
+        """``logits · exp(s(logits))``, as :class:`calibrant.bilevel.LogitMap`."""
+        wide = logits.to(self.dtype)
+        return wide * torch.exp(self.map.log_factor(describe(wide, self.n_classes))).unsqueeze(-1)
+
+
+def _logits(step: Any, output: fx.Node, kind: str) -> fx.Node:
+    if kind == "tensor":
+        return output
+    if kind == "attribute":
+        return step(getattr, output, "logits")
+    return step(operator.getitem, output, "logits" if kind == "key" else 0)

@@ -1,0 +1,295 @@
+"""Training of image networks and other large modules by SGD with a recipe: the base of the second paper's methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, Self
+
+import torch
+from torch import Tensor, nn
+
+from calibrant._settings import check_choice
+from calibrant.bilevel import (
+    SGD,
+    Adam,
+    Bilevel,
+    Callback,
+    EarlyStopping,
+    History,
+    Hypergradient,
+    MovingAverage,
+    Optimizer,
+    Plain,
+    composed,
+    multistep,
+    one_cycle,
+)
+from calibrant.bilevel.running.run import Run
+from calibrant.data.streams import Augment, mix
+from calibrant.data.vision import Mixup
+from calibrant.losses import Loss
+from calibrant.losses.classification import cross_entropy
+from calibrant.methods.core.method import Method, SolveSettings, TrainedNetwork, TrainingGroup
+from calibrant.methods.core.samples import Samples, few_inputs
+from calibrant.methods.core.task import Task
+from calibrant.models.functional.global_state import generators_restored
+from calibrant.models.functional.heads import find_head
+from calibrant.models.functional.network import call, logits_of
+from calibrant.models.functional.user_modules import copied
+
+STRIDE = 4
+"""Training steps per outer step."""
+
+
+def check_meta(outer_learning_rate: float, outer_batch_size: int, start: float) -> None:
+    """Raise an error if the settings of the outer level are out of range."""
+    if not outer_learning_rate > 0 or outer_batch_size < 1 or not 0 <= start < 1:
+        raise ValueError(
+            "outer_learning_rate must be positive, outer_batch_size at least 1, and start at least 0 and below 1; "
+            f"got {outer_learning_rate}, {outer_batch_size} and {start}."
+        )
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to train a network, for any loss.
+
+    Parameters
+    ----------
+    epochs, batch_size : int
+        Passes over the training part, and samples per step; a smaller last batch is dropped.
+    learning_rate, momentum, nesterov, weight_decay : float, float, bool and float
+        Settings of SGD.
+    schedule : {"one-cycle", "steps"}
+        "one-cycle" (Smith 2018), or "steps": divide the rate by ten at each of ``milestones``.
+    warmup : float
+        Share of a one-cycle run in which the rate rises.
+    milestones : tuple of int
+        The epochs at which "steps" lowers the rate.
+    select : {"last", "error", "nll"}
+        "last" returns the last state. "error" and "nll" return the state with the lowest error or NLL on the validation
+        part, which is evaluated after each epoch.
+    average : float, optional
+        Decay of a moving average of the weights, updated every four steps in the second half of the run. The average is
+        then the result. None: no average.
+    adam : bool
+        Use Adam with this learning rate and schedule instead of SGD, without momentum and weight decay.
+    eager : bool
+        On a GPU, keep the precision of the parameters and do not compile: slower, but works for every module.
+    """
+
+    epochs: int = 30
+    batch_size: int = 256
+    learning_rate: float = 0.2
+    momentum: float = 0.9
+    nesterov: bool = True
+    weight_decay: float = 5e-4
+    schedule: Literal["one-cycle", "steps"] = "one-cycle"
+    warmup: float = 0.2
+    milestones: tuple[int, ...] = (150, 250)
+    select: Literal["last", "error", "nll"] = "last"
+    average: float | None = None
+    adam: bool = field(default=False, repr=False)
+    eager: bool = field(default=False, repr=False)
+
+    def __post_init__(self) -> None:
+        for name, known in (("schedule", ("one-cycle", "steps")), ("select", ("last", "error", "nll"))):
+            check_choice(name, getattr(self, name), known)
+        for name in ("epochs", "batch_size"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
+        if not self.learning_rate > 0 or not 0 <= self.warmup <= 1:
+            raise ValueError(
+                "learning_rate must be positive, and warmup between 0 and 1; "
+                f"got {self.learning_rate} and {self.warmup}."
+            )
+
+    def optimizer(self, steps: int) -> Optimizer:
+        """SGD or Adam with the schedule for a run of ``steps`` steps."""
+        per_epoch = max(1, steps // self.epochs)
+        if self.schedule == "one-cycle":
+            rate = one_cycle(self.learning_rate, steps, warmup=self.warmup)
+        else:
+            rate = multistep(self.learning_rate, [m * per_epoch for m in self.milestones])
+        if self.adam:
+            return Adam(rate)
+        return SGD(rate, momentum=self.momentum, nesterov=self.nesterov, weight_decay=self.weight_decay)
+
+    def callbacks(self, steps: int, task: Task, stride: int = STRIDE, outer: bool = False) -> list[Callback]:
+        """Callbacks for the moving average and for the choice of the best state.
+
+        ``steps`` is the length of the run, and ``stride`` the number of training steps per outer step. With ``outer``,
+        φ is averaged together with the weights.
+        """
+        found: list[Callback] = []
+        if self.average is not None:
+            found.append(MovingAverage(self.average, every=max(1, STRIDE // stride), outer=outer))
+        if self.select != "last":
+            every = max(1, steps // self.epochs // stride)
+            part = task.need_val("The choice of the best state")
+            judge = error if self.select == "error" else cross_entropy
+            found.append(EarlyStopping(MeanOn(part, judge), patience=None, every=every))
+        return found
+
+
+RECIPES = {
+    "short": Recipe(),
+    "paper": Recipe(epochs=350, batch_size=128, learning_rate=0.1, nesterov=False, schedule="steps", select="error"),
+}
+"""``paper`` is the second paper's recipe; ``short`` takes a tenth of the time and loses a point or two of accuracy."""
+
+
+def error(logits: Tensor, labels: Tensor) -> Tensor:
+    """1 for each wrong prediction, 0 for each right one."""
+    return (logits.argmax(-1) != labels).double()
+
+
+@dataclass(frozen=True)
+class MeanOn:
+    """A criterion for early stopping: the (weighted) mean of ``function(logits, labels)`` on a part.
+
+    The function gives one value per sample. The run trains a single network.
+    """
+
+    part: Samples
+    function: Callable[[Tensor, Tensor], Tensor]
+
+    def __call__(self, run: Run) -> Tensor:
+        problem, state = run.problem, run.state
+        assert isinstance(problem, Bilevel)
+        net = problem.view.bind(state.params, state.buffers, train=False, autocast=problem.autocast)
+        with torch.no_grad():
+            logits, labels = zip(*((net.logits(inputs), own) for inputs, own in self.part.pieces()), strict=True)
+        found = torch.cat(logits)
+        values = self.function(found, torch.cat(labels).to(found.device))
+        if self.part.sample_weight is None:
+            return values.mean()
+        weights = self.part.sample_weight.to(values)
+        return (weights * values).sum() / weights.sum()
+
+
+@dataclass(frozen=True)
+class NetworkTraining(Method):
+    """A network trained by SGD with one loss: cross-entropy, or any baseline that differs only in the loss.
+
+    On a GPU, training uses bfloat16, the channels-last format and compilation.
+
+    Parameters
+    ----------
+    recipe : Recipe
+        Epochs, optimiser, schedule, and which state is returned.
+    loss : Loss, optional
+        One of :data:`calibrant.losses.LOSSES`; None: cross-entropy.
+    mixup : float, optional
+        α of mixup (Zhang et al. 2018).
+    """
+
+    one_by_one: ClassVar[bool] = True
+    keeps_outer: ClassVar[bool] = False
+    """Whether φ is part of the trained network, so that a moving average includes it."""
+    recipe: Recipe = field(default_factory=Recipe)
+    loss: Loss | None = None
+    mixup: float | None = None
+
+    def with_recipe(self, recipe: Recipe) -> Self:
+        """The same method with another recipe; its moving average and choice of the best state are kept."""
+        select = recipe.select if self.recipe.select == "last" else self.recipe.select
+        return replace(self, recipe=replace(recipe, average=self.recipe.average, select=select))
+
+    def problem(self, model: nn.Module, task: Task) -> Bilevel:
+        return self.pose(model, task, inner_loss=composed(self.loss or cross_entropy))
+
+    def solving(self, group: TrainingGroup) -> SolveSettings:
+        return self.solve_by(group, hypergradient=Plain(STRIDE))
+
+    def pose(self, model: nn.Module, task: Task, outer: nn.Module | None = None, **losses: Any) -> Bilevel:
+        """The problem on a task's data, in the precision for its device."""
+        gpu = next(model.parameters()).is_cuda
+        fast = gpu and not self.recipe.eager
+        precision: dict[str, Any] = {"autocast": torch.bfloat16, "channels_last": True} if fast else {}
+        return Bilevel(model, outer, **self.data(task), **losses, **precision, head=task.head, seed=task.seed)
+
+    def data(self, task: Task) -> dict[str, Any]:
+        mixed = None if self.mixup is None else Mixup(self.mixup, task.n_classes)
+        part = self.training_part(task)
+        if mixed is not None and part.loaded:
+            raise ValueError("mixup needs tensors; got a loader. Pass (inputs, labels), or mix samples in the loader.")
+        train = part.stream(
+            batch_size=_at_most(self.recipe.batch_size, part),
+            seed=mix(task.seed, 10),
+            augment=True,
+            augment_batch=mixed,
+            drop_last=True,
+        )
+        held = self.held_out(task)
+        if held is None:
+            return {"train": train}
+        size = _at_most(self.held_out_batch(), held)
+        augment = self.held_out_augment(held)
+        held = held if augment is None else replace(held, augment=augment)
+        val = held.stream(batch_size=size, seed=mix(task.seed, 11), augment=augment is not None, drop_last=True)
+        return {"train": train, "val": val}
+
+    def training_part(self, task: Task) -> Samples:
+        """The part that the network is trained on."""
+        return task.train
+
+    def held_out(self, task: Task) -> Samples | None:
+        """The part that the outer variables are learned from; None for plain training."""
+        return None
+
+    def held_out_batch(self) -> int:
+        """Held-out samples per outer step."""
+        return 1000
+
+    def held_out_augment(self, held: Samples) -> Augment | None:
+        """The augmentation of held-out inputs for the outer level; None by default."""
+        return None
+
+    def solve_by(self, group: TrainingGroup, *, hypergradient: Hypergradient, **how: Any) -> SolveSettings:
+        """The recipe's optimiser, schedule and callbacks, with the method's additions."""
+        steps = self.recipe.epochs * group.problems[0].train.batches
+        gpu = group.problems[0].start.is_cuda
+        return SolveSettings(
+            hypergradient=hypergradient,
+            inner_optimizer=self.recipe.optimizer(steps),
+            steps=[steps] * len(group.problems),
+            callbacks=self.recipe.callbacks(steps, group.tasks[0], hypergradient.steps, self.keeps_outer),
+            history=History(),
+            compile="inductor" if gpu and not self.recipe.eager else None,
+            **how,
+        )
+
+    def learned(self, outcome: TrainedNetwork) -> dict[str, Any]:
+        return {"history": outcome.history}
+
+
+@dataclass(frozen=True)
+class AllPartsTraining(NetworkTraining):
+    """Training on the validation and meta-validation parts as well, to measure the value of these labels for training.
+
+    Nothing is held out, so a temperature fitted on the validation part is meaningless.
+    """
+
+    def training_part(self, task: Task) -> Samples:
+        return sum((part for part in (task.val, task.meta) if part is not None), task.train)
+
+
+def _at_most(size: int, part: Samples) -> int | None:
+    """Samples per batch, at most all of them. A loader has batches of its own, and its length may be unknown."""
+    return None if part.loaded else min(size, len(part))
+
+
+def head_and_width(model: nn.Module, task: Task) -> tuple[str, int]:
+    """The name of the model's head, and its number of input features.
+
+    Features with further dimensions count as one vector. γ-Net needs one row per sample, so it refuses such features,
+    because their width is not this number.
+    """
+    inputs = few_inputs(task.train)
+    twin = copied(model).eval()  # frozen layers of the model stay in evaluation mode
+    with torch.no_grad(), generators_restored(next(twin.parameters())):
+        parts = find_head(twin, inputs, task.head)
+        width = logits_of(call(parts.body, inputs)).flatten(1).shape[1]
+    return parts.name, width

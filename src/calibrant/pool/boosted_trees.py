@@ -1,0 +1,285 @@
+"""The tree member of the pool: gradient boosting, stored as plain arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from sklearn.ensemble import HistGradientBoostingClassifier
+from sklearn.ensemble._hist_gradient_boosting.common import PREDICTOR_RECORD_DTYPE
+from sklearn.utils._openmp_helpers import _openmp_effective_n_threads
+from threadpoolctl import threadpool_limits
+
+from calibrant.pool.evaluator import Evaluator, Nodes
+from calibrant.pool.pool_members import Rows, held_out_loss, unseen
+
+_FIELDS = {
+    "feature": "feature_idx",
+    "threshold": "num_threshold",
+    "missing_left": "missing_go_to_left",
+    "left": "left",
+    "right": "right",
+    "leaf": "is_leaf",
+    "value": "value",
+}
+"""Our names for the fields of scikit-learn's nodes."""
+
+
+@dataclass(frozen=True)
+class StoredBoosted:
+    """Sums of trees, one for each class: ``baseline_c + Σ_t leaf value of tree t``.
+
+    The nodes of all trees are concatenated. Child indices count from the first node of the tree.
+    """
+
+    feature: np.ndarray
+    threshold: np.ndarray
+    """A row goes left if its value is at most this."""
+    missing_left: np.ndarray
+    left: np.ndarray
+    right: np.ndarray
+    leaf: np.ndarray
+    value: np.ndarray
+    starts: np.ndarray
+    """The index of the first node of each tree, followed by the total number of nodes."""
+    column: np.ndarray
+    """The class whose logit each tree adds to."""
+    baseline: np.ndarray
+    """Logits before any tree, (C,)."""
+
+    @classmethod
+    def of(
+        cls, model: HistGradientBoostingClassifier, iterations: int, baseline: np.ndarray, column: Any
+    ) -> StoredBoosted:
+        """The trees of the first iterations of a fitted model. ``column`` is the class of each tree of an iteration."""
+        chosen = model._predictors[:iterations]
+        trees = [tree.nodes for each in chosen for tree in each]
+        nodes = np.concatenate(trees) if trees else np.empty(0, dtype=PREDICTOR_RECORD_DTYPE)
+        if nodes["is_categorical"].any():
+            raise ValueError("All splits of a forest must be numeric; got trees with categorical splits.")
+        kinds = {"feature": np.int32, "left": np.int16, "right": np.int16}
+        arrays = {name: nodes[own].astype(kinds.get(name, nodes[own].dtype)) for name, own in _FIELDS.items()}
+        starts = np.concatenate([[0], np.cumsum([len(nodes) for nodes in trees], dtype=np.int64)])
+        return cls(**arrays, starts=starts, column=np.tile(np.asarray(column), len(chosen)), baseline=baseline)
+
+    @classmethod
+    def constant(cls, baseline: np.ndarray) -> StoredBoosted:
+        """A forest without trees."""
+        count, number = np.empty(0, dtype=np.int32), np.empty(0)
+        return cls(count, number, count, count, count, count, number, np.zeros(1, dtype=np.int64), count, baseline)
+
+    @classmethod
+    def mean(cls, forests: Sequence[StoredBoosted]) -> StoredBoosted:
+        """One forest whose logits are the mean of the logits of these forests."""
+        names = [f.name for f in fields(cls) if f.name not in ("starts", "baseline", "value")]
+        joined = {name: np.concatenate([getattr(forest, name) for forest in forests]) for name in names}
+        sizes = np.concatenate([np.diff(forest.starts) for forest in forests])
+        return cls(
+            **joined,
+            value=np.concatenate([forest.value for forest in forests]) / len(forests),
+            starts=np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]),
+            baseline=np.mean([forest.baseline for forest in forests], axis=0),
+        )
+
+    @cached_property
+    def _evaluator(self) -> Evaluator:
+        sizes = np.diff(self.starts)
+        root = np.repeat(self.starts[:-1], sizes)
+        own, leaf = np.arange(len(root)), self.leaf.astype(bool)
+        left, right = (np.where(leaf, own, root + child) for child in (self.left, self.right))
+        feature = np.where(leaf, 0, self.feature)
+        parts = feature, self.threshold, self.missing_left, left, right, self.value, self.starts[:-1], self.column
+        return Evaluator(Nodes(*parts))
+
+    def check(self, features: int, n_classes: int) -> None:
+        """Raise an error if the arrays are inconsistent, for example because a child does not exist."""
+        if self.baseline.shape != (n_classes,) or len(self.starts) != len(self.column) + 1:
+            raise ValueError("the trees of a forest do not match its classes")
+        others = (self.threshold, self.missing_left, self.leaf, self.value)
+        check_nodes(self.feature, self.left, self.right, self.leaf == 0, self.starts, features, others)
+        if self.column.dtype.kind not in "iu" or ((self.column < 0) | (self.column >= n_classes)).any():
+            raise ValueError("a tree of a forest belongs to a class that does not exist")
+
+    def scores(self, inputs: np.ndarray, sparse: Any = None) -> np.ndarray:
+        """Logits, (n, C). NaN is treated as missing."""
+        return self.baseline + self._evaluator.sums(inputs, len(self.baseline), _openmp_effective_n_threads())
+
+
+def check_nodes(
+    feature: np.ndarray,
+    left: np.ndarray,
+    right: np.ndarray,
+    inner: np.ndarray,
+    starts: np.ndarray,
+    features: int,
+    others: Sequence[np.ndarray],
+) -> None:
+    """Raise an error if the nodes of concatenated trees are inconsistent, for example because a child does not exist.
+
+    Parameters
+    ----------
+    left, right : the children of each node, counted from the first node of its tree
+    inner : whether a node has children
+    starts : the index of the first node of each tree, followed by the total number of nodes
+    features : the number of columns of the inputs
+    others : further arrays with one value for each node
+    """
+    if any(part.dtype.kind not in "iu" for part in (feature, left, right, starts)):  # NaN passes all checks below
+        raise ValueError("the columns and children of a forest must be integers")
+    count, sizes = len(feature), np.diff(starts)
+    if any(part.shape != (count,) for part in (feature, left, right, inner, *others)):
+        raise ValueError("the arrays of a forest differ in length")
+    if starts[0] != 0 or starts[-1] != count or (sizes < 1).any():
+        raise ValueError("the trees of a forest do not match its nodes")
+    room = np.repeat(sizes, sizes)
+    own = np.arange(count) - np.repeat(starts[:-1], sizes)
+    for child in (left, right):
+        if ((child <= own) | (child >= room))[inner].any():  # children come later, so no loops
+            raise ValueError("a tree of a forest refers to a child that does not exist")
+    if ((feature < 0) | (feature >= features))[inner].any():
+        raise ValueError(f"a tree of a forest splits a column that does not exist; there are {features}")
+
+
+FEW = 5000
+"""With fewer rows, trees are small and consider half of the columns for each split, which gives a lower loss."""
+MANY = 10
+"""The learning rate is doubled for more classes than this; with more than ``WIDE`` columns, for more than two."""
+WIDE = 100
+"""Trees use at most this many columns: those that separate the classes best, each considered alone."""
+VERY_WIDE = 500
+"""With more columns and more than two classes, the learning rate is doubled again, and each split considers only
+``TRIED`` of the columns. This takes half the time, and the loss is about the same."""
+TRIED = 0.2
+COARSE = 63
+"""Bins per column if columns were left out; this takes a quarter of the usual work for each split."""
+MOST = 500
+"""The most trees per logit in the mean of fold models, to limit prediction time; a single model may have more."""
+
+
+SERIAL = 500_000
+"""Up to this many cells (rows × columns), trees are grown by one thread."""
+
+
+@dataclass(frozen=True)
+class TreePath:
+    """A forest after each boosting iteration."""
+
+    losses: np.ndarray
+    model: HistGradientBoostingClassifier
+    baseline: np.ndarray
+    """Logits before any tree."""
+    classes: np.ndarray
+    """The class of each tree of an iteration."""
+    columns: np.ndarray
+    """The columns of the inputs that the trees were fitted to."""
+
+    def at(self, place: int) -> StoredBoosted:
+        """The forest after ``place`` iterations, or after all if there are fewer."""
+        forest = StoredBoosted.of(self.model, place, self.baseline, self.classes)
+        return replace(forest, feature=self.columns[forest.feature])
+
+
+@dataclass(frozen=True)
+class ConstantPath:
+    """A path without trees, for training rows of a single class."""
+
+    losses: np.ndarray
+    forest: StoredBoosted
+
+    def at(self, place: int) -> StoredBoosted:
+        """The same forest at every place."""
+        return self.forest
+
+
+@dataclass(frozen=True)
+class Trees:
+    """Histogram gradient boosting.
+
+    Parameters
+    ----------
+    learning_rate : shrinkage of each tree. It is doubled if an iteration is slow: for more than ten classes, or for
+        wide rows with more than two classes. It is doubled again for very wide rows with more than two classes
+    iterations : the maximum number of boosting iterations
+    patience : a fold stops after this many iterations without a better held-out loss, at a learning rate of 0.1
+    least : the minimum number of rows in a leaf, or a tenth of the rows if that is smaller
+    trees : the maximum number of trees of one fold, with one tree per class and iteration
+    """
+
+    learning_rate: float = 0.1
+    iterations: int = 500
+    patience: int = 20
+    least: int = 20
+    trees: int = 1500
+
+    def path(self, train: Rows, held: Rows, seed: int) -> TreePath | ConstantPath:
+        """Boost until the held-out loss has not improved for ``patience`` iterations."""
+        present = np.unique(train.labels)
+        baseline = np.full(train.n_classes, unseen(train))
+        baseline[present] = 0.0
+        if len(present) < 2:
+            forest = StoredBoosted.constant(baseline)
+            return ConstantPath(np.array([held_out_loss(forest.scores(held.inputs), held)]), forest)
+        few, columns = len(train.labels) < FEW, telling_columns(train)
+        wide = len(columns) < train.inputs.shape[1]
+        pair = len(present) == 2  # one tree per iteration, for the second class
+        quick = train.inputs.shape[1] > VERY_WIDE and not pair
+        rate = self.learning_rate * (4 if quick else 2 if len(present) > (2 if wide else MANY) else 1)
+        model = HistGradientBoostingClassifier(
+            learning_rate=rate,
+            max_leaf_nodes=15 if few else 31,
+            max_features=TRIED if quick else 0.5 if few else 1.0,
+            min_samples_leaf=max(1, min(self.least, len(train.labels) // 10)),
+            max_iter=max(1, min(self.iterations, self.trees // (1 if pair else len(present)))),
+            early_stopping=True,
+            n_iter_no_change=max(1, round(self.patience * 0.1 / rate)),
+            tol=0.0,
+            max_bins=COARSE if wide else 255,
+            random_state=seed,
+        )
+        judges = held.take(np.flatnonzero(np.isin(held.labels, present)))
+        judges = judges if len(judges.labels) else train
+        with threads_for(len(train.labels) * len(columns)):
+            model.fit(
+                train.inputs[:, columns],
+                train.labels,
+                train.sample_weight,
+                X_val=judges.inputs[:, columns],
+                y_val=judges.labels,
+                sample_weight_val=judges.sample_weight,
+            )
+        start = model._baseline_prediction.ravel()
+        baseline[present] = [0.0, start[0]] if pair else start
+        return TreePath(-model.validation_score_, model, baseline, present[1:] if pair else present, columns)
+
+    def mean(self, models: Sequence[StoredBoosted]) -> StoredBoosted:
+        """The mean of the forests; only of the first ones if all together would have too many trees."""
+        sizes = np.cumsum([np.bincount(model.column, minlength=1).max() for model in models])
+        return StoredBoosted.mean(models[: max(1, int((sizes <= MOST).sum()))])
+
+
+def threads_for(cells: int) -> AbstractContextManager[Any]:
+    """One OpenMP thread for a table of few cells, and the usual number for others.
+
+    Threads wait for each other many times per tree. For a small table they save little, and if other processes use the
+    same cores, waiting takes up to a hundred times as long as the work.
+    """
+    return threadpool_limits(1, user_api="openmp") if cells <= SERIAL else nullcontext()
+
+
+def telling_columns(rows: Rows, most: int = WIDE) -> np.ndarray:
+    """The ``most`` columns with the largest ratio of between-class to within-class variance; all if there are fewer."""
+    count = rows.inputs.shape[1]
+    if count <= most:
+        return np.arange(count)
+    values = np.nan_to_num(rows.inputs)
+    values -= values.mean(0)
+    sizes = np.bincount(rows.labels, minlength=rows.n_classes)
+    sums = np.eye(rows.n_classes)[rows.labels].T @ values
+    between = (sums**2 / np.maximum(sizes, 1)[:, None]).sum(0)
+    total = (values**2).sum(0)
+    explained = np.divide(between, total, out=np.zeros(count), where=total > 0)  # grows with the F-ratio
+    return np.sort(np.argsort(-explained, kind="stable")[:most])
