@@ -1,4 +1,4 @@
-"""Search for the first paper's blobs and spirals: which generators give the cells that the paper prints for Standard?
+"""Search for generators of blobs and spirals that give the cells that the first paper prints for Standard.
 
 ``python -m studies.bo4sc.data_search`` writes ``results/bo4sc-data.json``. Standard's four printed cells
 (accuracy and ECE at both widths) alone choose; isotonic's and BO4SC's cells remain as a test.
