@@ -12,7 +12,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
 from calibrant.posthoc import Beta, Dirichlet, Matrix, Platt, StructuredMatrix, Temperature, Vector, _multinomial
-from calibrant.posthoc._multinomial import MultinomialProblem, class_curvature, objective, solve
+from calibrant.posthoc._multinomial import MultinomialProblem, _Objective, class_curvature, objective, solve
 from calibrant.posthoc.matrix import ODIR_GRID, _odir_problem
 
 
@@ -46,6 +46,13 @@ def test_the_solution_is_stationary_by_finite_differences():
     p = problem()
     found = solve(p)
     assert np.abs(gradient(p, found) / [1, 10, 0.1, 1, 1]).max() < 2e-6
+
+
+def test_the_curvature_is_the_slope_of_the_gradient():
+    own, random = _Objective(problem()), np.random.default_rng(1)
+    full, direction = random.normal(size=(2, 3, 5))
+    ahead, behind = (own.value_and_gradient(full + step * direction)[1] for step in (1e-5, -1e-5))
+    np.testing.assert_allclose(own.hessian_product(full, direction), (ahead - behind) / 2e-5, rtol=1e-6, atol=1e-9)
 
 
 def correlated(n=600, n_classes=12, strength=0.01):

@@ -23,9 +23,7 @@ from calibrant.estimators.networks import Frozen, from_tree, to_tree
 from calibrant.estimators.selective import HeldOut, check_out_of_fold, without_large
 from calibrant.estimators.self_calibrated import SelfCalibratedClassifier
 from calibrant.methods import BO4SC, Mixture
-from calibrant.methods.blend import Blend
-from calibrant.pool.boosted_trees import StoredBoosted
-from calibrant.pool.extra_trees import StoredExtra
+from calibrant.methods.blend import KINDS, Blend
 from calibrant.pool.linear_member import Line
 from calibrant.pool.pool import Pool
 
@@ -36,12 +34,6 @@ _METHOD, _MODEL, _SCALING, _ENCODER, _HELD_OUT = "method", "model_", "scaling_",
 _PROJECTION = "projection_"
 _COLUMNS = 10_000
 """Up to this many inputs, a network is tried; for more, its file must hold a parameter for each input."""
-OTHERS: dict[str, type[StoredBoosted] | type[Line] | type[StoredExtra]] = {
-    "trees": StoredBoosted,
-    "linear": Line,
-    "forest": StoredExtra,
-}
-"""The pool members other than networks, which are stored as dataclasses of arrays."""
 
 
 def save_classifier(
@@ -138,7 +130,7 @@ def _plain_model(model: Mixture | Blend) -> dict[str, Any]:
 
 def _model(**parts: Any) -> Mixture | Blend:
     if "others" in parts:
-        others = {name: OTHERS[name](**own) for name, own in parts["others"].items()}
+        others = {name: KINDS[name].model(**own) for name, own in parts["others"].items()}
         mixture = None if parts["mixture"] is None else _model(**parts["mixture"])
         assert mixture is None or isinstance(mixture, Mixture)
         return Blend(mixture, others, Pool(**parts["pool"]))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.ensemble import HistGradientBoostingClassifier
@@ -209,6 +209,7 @@ class Trees:
     trees : the maximum number of trees of one fold, with one tree per class and iteration
     """
 
+    model: ClassVar[type[StoredBoosted]] = StoredBoosted
     learning_rate: float = 0.1
     iterations: int = 500
     patience: int = 20

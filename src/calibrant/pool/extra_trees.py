@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.ensemble import ExtraTreesClassifier
@@ -179,6 +179,7 @@ class ExtraTrees:
     inverse_temperatures : β of the path, for each λ
     """
 
+    model: ClassVar[type[StoredExtra]] = StoredExtra
     trees: int = 50
     max_features: float = 0.5
     shrinkages: tuple[float, ...] = (100.0, 30.0, 10.0, 3.0, 1.0, 0.3, 0.1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -82,6 +83,7 @@ class Linear:
     steps : the maximum number of iterations of one fit
     """
 
+    model: ClassVar[type[Line]] = Line
     inverse_penalties: tuple[float, ...] = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
     steps: int = 50
 
@@ -123,6 +125,7 @@ class Margins:
         rises, with each loss at the best factor for the scores
     """
 
+    model: ClassVar[type[Line]] = Line
     inverse_penalties: tuple[float, ...] = (1e-3, 1e-2, 1e-1)
 
     def path(self, train: Rows, held: Rows, seed: int) -> LinePath:

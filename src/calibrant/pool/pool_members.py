@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -63,6 +63,9 @@ class Path(Protocol):
 
 class MemberKind(Protocol):
     """A kind of member."""
+
+    model: ClassVar[type[Any]]
+    """The class of its trained models, a dataclass of arrays, which files hold."""
 
     def path(self, train: Rows, held: Rows, seed: int) -> Path:
         """Train on some rows; the held-out rows evaluate each place of the path."""
