@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from calibrant.report import Column, format_number, to_markdown
+from calibrant.report import Column, by_seed, format_number, to_markdown
+from docs.generate.first_paper import beside_printed
 from docs.generate.stored import bullets, stored, words
 from studies.bo4sc.data_search import COMMON_SEEDS, MORE_SPLITS, WIDTHS, printed
+from studies.bo4sc.table1 import PAPER
+from studies.common.verdicts import datasets
 
 CELLS = ("accuracy", "ECE")
 
@@ -59,7 +63,28 @@ def candidates() -> str:
     return "\n\n".join(parts)
 
 
+def test_of_the_sets() -> str:
+    """The cells of isotonic regression and BO4SC on the fitted sets that are far from the printed ones."""
+    records = stored("bo4sc-fitted").records
+    far, total = [], 0
+    for dataset in datasets(records):
+        for method in ("isotonic", "bo4sc"):
+            for printed_metric, metric in (("ece", "ece10"), ("accuracy", "accuracy")):
+                if method == "isotonic" and metric == "accuracy":  # Standard's
+                    continue
+                total += 1
+                values = list(by_seed(records, metric, dataset=dataset, method=method).values())
+                z = (PAPER[printed_metric][method][dataset] - statistics.mean(values)) / statistics.stdev(values)
+                if abs(z) > 2:
+                    far.append(f"the {CELLS[metric == 'ece10']} of `{method}` on {dataset} (z = {format_number(z, 1)})")
+    return bullets(
+        [f"{total - len(far)} of these {total} cells lie within two standard deviations. Outside: {words(far)}."]
+    )
+
+
 SECTIONS = {
+    "first-paper-fitted": test_of_the_sets,
+    "first-paper-fitted-printed": lambda: beside_printed(stored("bo4sc-fitted").records),
     "first-paper-data-fitting": fitting,
     "first-paper-data": candidates,
 }

@@ -29,7 +29,7 @@ from scipy.stats import chi2
 
 from calibrant import metrics
 from calibrant.data.scaling import fit_scaling
-from calibrant.methods import Part, Standard, Task, fit_all
+from calibrant.methods import Samples, Standard, Task, fit_all
 from calibrant.report import write_results
 from studies.bo4sc.generators import BLOB_SEEDS, SAMPLES, Blobs, Generator, Spirals, spiral_forms
 from studies.bo4sc.search import Trajectory
@@ -55,12 +55,12 @@ def printed(family: str) -> np.ndarray:
     return np.array([PAPER[metric]["standard"][name] for name in sets for metric in ("accuracy", "ece")])
 
 
-def deal(sample: tuple[np.ndarray, np.ndarray], classes: int, seed: int) -> tuple[Task, Part]:
+def deal(sample: tuple[np.ndarray, np.ndarray], classes: int, seed: int) -> tuple[Task, Samples]:
     """A random split, standardised by its training part: the task, and the test part."""
     inputs, labels = sample
     train, val, test = np.split(np.random.RandomState(seed).permutation(SAMPLES), np.cumsum(SIZES)[:-1])
     scaling = fit_scaling(inputs[train])
-    parts = [Part(scaling.apply(inputs[rows]), torch.as_tensor(labels[rows])) for rows in (train, val, test)]
+    parts = [Samples(scaling.apply(inputs[rows]), torch.as_tensor(labels[rows])) for rows in (train, val, test)]
     return Task(parts[0], parts[1], classes, seed), parts[2]
 
 
@@ -87,7 +87,7 @@ def standard_cells(family: str, generators: Sequence[Generator], splits: range) 
     return cells
 
 
-def _cells(logits: torch.Tensor, test: Part) -> tuple[float, float]:
+def _cells(logits: torch.Tensor, test: Samples) -> tuple[float, float]:
     confidence, classes = logits.double().softmax(-1).max(-1)
     correct = (classes == test.labels).numpy()
     return float(correct.mean()), float(metrics.ece(confidence=confidence.numpy(), correct=correct, bins=10))

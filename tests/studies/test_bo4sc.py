@@ -335,3 +335,10 @@ def test_a_fitted_set_takes_the_settings_of_the_set_that_it_stands_for(tmp_path,
     content = json.loads((tmp_path / "results.json").read_text())
     assert content["config"]["settings"] == {name: own}
     assert {(r["dataset"], r["method"]) for r in content["records"]} == {(name, "bo4sc"), (name, "standard-matched")}
+
+
+def test_fitted_sets_are_shown_beside_the_printed_cells(tmp_path, capsys):
+    stored = Path(__file__).parents[2] / "results" / "bo4sc-fitted.json"
+    bo4sc.write_report(stored, tmp_path)
+    (row,) = (line for line in capsys.readouterr().out.splitlines() if "fitted-blobs-1.7" in line and "bo4sc" in line)
+    assert {"0.016", "0.859"} <= {cell.strip() for cell in row.split("|")}
