@@ -25,6 +25,7 @@ from docs.generate import (
     sampling_noise,
     studies,
     tables,
+    wide,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -42,6 +43,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     **readme.SECTIONS,
     **guarantees.SECTIONS,
     **studies.SECTIONS,
+    **wide.SECTIONS,
 }
 SECTION = re.compile(r"(<!-- results: ([a-z0-9-]+|written by [a-z_.]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from calibrant import metrics
 from calibrant.bilevel import GammaNet
-from calibrant.data.streams import mix
+from calibrant.data.streams.streams import mix
 from calibrant.losses import cross_entropy, dece, focal, mmce, sece
 from calibrant.methods import Samples
 from calibrant.models.functional.heads import divide

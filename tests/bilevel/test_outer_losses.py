@@ -28,7 +28,7 @@ from calibrant.bilevel import (
 )
 from calibrant.bilevel.problem.objectives import DEFAULT_OUTER_LOSS
 from calibrant.data import TensorStream
-from calibrant.data.batch import Batch
+from calibrant.data.streams.batch import Batch
 from calibrant.losses import brier, confidence_bce, cross_entropy, dece, focal, sece
 
 TRAIN, VAL, CLASSES = 20, 16, 3

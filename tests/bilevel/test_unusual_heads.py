@@ -13,7 +13,7 @@ from calibrant.bilevel.gradients.head import FeatureMemory
 from calibrant.bilevel.running.outer_step import outer_step
 from calibrant.bilevel.running.run import Run
 from calibrant.bilevel.variables.logits import BehindMap
-from calibrant.data.batch import Batch
+from calibrant.data.streams.batch import Batch
 from calibrant.losses import cross_entropy
 
 from . import test_heads

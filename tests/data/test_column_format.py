@@ -37,7 +37,7 @@ def texts(*values):
     ],
 )
 def test_numbers_are_read_as_declared(notation, values, numbers):
-    form = choose_format(texts(*values), notation)
+    form, _ = choose_format(texts(*values), notation)
     assert form == ColumnFormat("numbers", notation.decimal, notation.thousands)
     np.testing.assert_array_equal(form.read(texts(*values), "x", "t.csv"), [*numbers, np.nan])
     assert formats_from_json(formats_to_json({"x": form})) == {"x": form}
@@ -59,7 +59,7 @@ def test_numbers_are_read_as_declared(notation, values, numbers):
     ],
 )
 def test_numbers_with_other_marks_are_text_and_later_errors(notation, value):
-    assert choose_format(texts("5", value), notation).kind == "text"
+    assert choose_format(texts("5", value), notation)[0].kind == "text"
     form = ColumnFormat("numbers", notation.decimal, notation.thousands)
     with pytest.raises(ValueError, match=r"^Column 'x' of new\.csv must hold numbers") as error:
         form.read(texts("5", value), "x", "new.csv", first=41)
@@ -76,7 +76,7 @@ def test_numbers_with_other_marks_are_text_and_later_errors(notation, value):
     ],
 )
 def test_dates_are_read_as_declared(dates, values, iso):
-    form = choose_format(texts(*values), Notation(dates=dates))
+    form, _ = choose_format(texts(*values), Notation(dates=dates))
     assert form.kind == "dates"
     assert form.read(texts(*values), "when", "t.csv").tolist() == [*iso, None]
     for wrong in ("31.02.2023", "soon"):
@@ -85,7 +85,7 @@ def test_dates_are_read_as_declared(dates, values, iso):
 
 
 def test_truth_values_are_words_for_true_and_false():
-    form = choose_format(texts("true", "False"), Notation())
+    form, _ = choose_format(texts("true", "False"), Notation())
     assert form.kind == "truth values"
     assert form.read(texts("TRUE", "false"), "x", "t.csv").tolist() == [True, False, None]
     with pytest.raises(ValueError, match="must hold true or false, as in the training table; got 'yes' in row 1"):
@@ -176,10 +176,10 @@ def test_impossible_options_are_refused(options, sentence, tmp_path):
         (["26.01.23 09:30"], "Pass --dates '%d.%m.%y %H:%M', or"),
         (["3-Nov-2024", "14-Dec-2024"], "Pass --dates '%d-%b-%Y', or"),
         (["31. Dezember 2024"], "Pass --dates FORMAT, or"),
-        (["12 kg", "7.5 kg"], "a unit or other characters ('12 kg'). Write plain numbers in one unit"),
-        (["$5", "$7"], "a unit or other characters ('$5')"),
-        (["500 g", "2 kg"], "a unit or other characters ('500 g')"),
-        (["1", "2", "3", "many"], "because 'many' is not a number. Leave it empty if it is missing"),
+        ([f"{k} kg" for k in range(12, 30)], "a unit or other characters ('12 kg'). Write plain numbers in one unit"),
+        ([f"${k}" for k in range(5, 20)], "a unit or other characters ('$5')"),
+        ([f"{k}ml" for k in range(5, 20)], "a unit or other characters ('5ml')"),
+        ([*map(str, range(20)), "many"], "because 'many' is not a number. Leave it empty if it is missing"),
     ],
 )
 def test_a_note_gives_the_option_to_pass(values, option):
@@ -188,9 +188,17 @@ def test_a_note_gives_the_option_to_pass(values, option):
     assert option in note
 
 
-@pytest.mark.parametrize("values", [["a", "b"], ["12 rue de Paris", "7 allée"], ["New York"], ["K-1", "K-2"], ["true"]])
+@pytest.mark.parametrize(
+    "values", [["a", "b"], ["12 rue de Paris", "7 allée"], ["New York"], ["K-1", "K-2"], ["1", "2", "x"]]
+)
 def test_no_note_on_words_and_names(values):
     assert looks_like("x", values) is None
+    assert looks_like("x", [f"{k}A" for k in range(20)]) is None
+
+
+def test_an_encoder_gives_the_note_too():
+    with pytest.warns(UserWarning, match="'share' is read as text, but looks like numbers with decimal commas"):
+        TableEncoder().fit({"share": ["0,5", "1,5", "0,5"] * 9})
 
 
 def test_points_that_the_declared_marks_do_not_explain_are_noted(tmp_path):

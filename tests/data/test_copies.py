@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
-from calibrant.data.copies import copy_groups, independent_size, joined, row_codes
-from calibrant.data.near_copies import near_copies, near_copy_groups
+from calibrant.data.splits.exact_copies import copy_groups, independent_size, joined, row_codes
+from calibrant.data.splits.near_copies import near_copies, near_copy_groups
 
 
 def normal(rows: int, columns: int, seed: int = 0) -> np.ndarray:

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, Tenso
 
 from calibrant.bilevel import Adam, Bilevel, Checkpoint, Plain, solve
 from calibrant.data import Indexed, LoaderStream, TensorStream
-from calibrant.data.members import MemberStream
+from calibrant.data.streams.population_stream import MemberStream
 
 SIZE = 23
 X = torch.arange(SIZE, dtype=torch.float32)[:, None] * torch.tensor([1.0, 10.0])

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from calibrant.data import Batch, LoaderStream, TensorStream
-from calibrant.data.batch import stack
-from calibrant.data.members import MemberStream
+from calibrant.data.streams.batch import stack
+from calibrant.data.streams.population_stream import MemberStream
 from tests.data.stream_cases import SIZE, X, Y, numbered, same
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from calibrant.data import folds, split_indices, train_val_test
-from calibrant.data.splits import group_folds
+from calibrant.data.splits.stratified import group_folds
 
 SEEDS = st.integers(0, 2**32)
 LABELS = st.lists(st.integers(0, 6), min_size=5, max_size=120).map(np.array)

@@ -18,8 +18,8 @@ from calibrant.bilevel import (
     solve,
 )
 from calibrant.data import Batch, LoaderStream, Stream, TensorStream, as_stream
-from calibrant.data.members import MemberStream
-from calibrant.data.streams import mix
+from calibrant.data.streams.population_stream import MemberStream
+from calibrant.data.streams.streams import mix
 from tests.data.stream_cases import SIZE, X, Y, jitter, numbered, same
 
 STREAMS = {

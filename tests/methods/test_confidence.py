@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import calibrant
-from calibrant.data.streams import TensorStream
+from calibrant.data.streams.streams import TensorStream
 from calibrant.data.vision import Distort, Normalise
 from calibrant.methods import Calibrated, Samples, Task, confidence
 from calibrant.methods.confidence import LearnedConfidence, Mapped, fit_map

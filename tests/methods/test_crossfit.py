@@ -7,7 +7,7 @@ import pytest
 import torch
 from sklearn.model_selection import GroupKFold, KFold, ShuffleSplit, TimeSeriesSplit
 
-from calibrant.data.streams import TensorStream
+from calibrant.data.streams.streams import TensorStream
 from calibrant.methods import CrossFitted, Samples, SelfCalibrated, Standard, Task
 from calibrant.methods.core.task import even
 from calibrant.methods.crossfit.folds import deal, row_groups

@@ -370,7 +370,7 @@ def test_the_recipes_train_every_kind_of_module(case):
     assert moved
     assert moved <= {name for name, values in net.named_parameters() if values.requires_grad}
     low = "bfloat16" in case
-    given = calibrant.data.batch.as_dtype(result._named(inputs), next(result.modules[0].parameters()).dtype)
+    given = calibrant.data.streams.batch.as_dtype(result._named(inputs), next(result.modules[0].parameters()).dtype)
     given = result._named(inputs) if case in ("integer weights", "frozen body") else given
     with torch.no_grad():
         logits = logits_of(call(result.module, given))

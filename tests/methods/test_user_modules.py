@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
 import calibrant
-from calibrant.data.batch import map_tensors
+from calibrant.data.streams.batch import map_tensors
 from calibrant.methods.fit.untrained import is_untrained
 from calibrant.models.functional.network import call, logits_of
 

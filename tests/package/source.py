@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import io
+import tokenize
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -34,3 +36,18 @@ def imported(tree: ast.AST) -> Iterator[str]:
         else:
             continue
         yield from (name for name in found if name.startswith("calibrant."))
+
+
+SKIPPED = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+
+
+def code_lines(file: Path) -> int:
+    """The lines of a file that hold code: no docstrings, comments and blank lines."""
+    prose, code = set(), set()
+    for node in ast.walk(parse(file)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            prose.update(range(node.lineno, node.end_lineno + 1))
+    for token in tokenize.generate_tokens(io.StringIO(file.read_text(encoding="utf-8")).readline):
+        if token.type not in SKIPPED:
+            code.update(range(token.start[0], token.end[0] + 1))
+    return len(code - prose)

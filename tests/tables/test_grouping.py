@@ -6,9 +6,15 @@ from sklearn import datasets
 
 pytest.importorskip("pandas")
 
+from calibrant.tables import Order
 from calibrant.tables.describing import describe
 from calibrant.tables.grouping import case_column, label_agreement, names_case, repeated_cases
+from calibrant.tables.parts import TableParts
 from calibrant.tables.reading import Labelled
+
+
+def described(table):
+    return describe(TableParts(table, None, table), Order("t.csv", table.target, "out"))
 
 
 def patients(n=300, many=100, seed=0, **columns):
@@ -54,7 +60,7 @@ def test_rows_of_one_patient_are_found():
     labels = table.columns["patient_id"] % 2
     by_labels = Labelled("t.csv", "y", patient, labels, table.numbers)
     assert list(repeated_cases(by_labels)) == ["patient_id"]
-    (note,) = (note for note in describe(table, []).warnings if "--groups" in note)
+    (note,) = (note for note in described(table).warnings if "--groups" in note)
     assert "in 300 rows, and rows of one value are alike" in note
     assert "keep them together with --groups patient_id;" in note
 
@@ -82,7 +88,7 @@ def test_no_hint_for_other_columns_or_if_groups_are_given():
     age = {"customer_age": table.columns["patient_id"], "sex": table.columns["sex"]}
     assert not repeated_cases(Labelled("t.csv", "y", age, table.labels, table.numbers))
     grouped = Labelled("t.csv", "y", table.columns, table.labels, table.numbers, table.columns["sex"])
-    assert not [note for note in describe(grouped, []).warnings if "--groups" in note]
+    assert not [note for note in described(grouped).warnings if "--groups" in note]
 
 
 def devices(name="device", n=300, many=60, noise=0.05, seed=0, form=str):
@@ -112,14 +118,14 @@ def test_columns_with_other_names_are_found_by_their_structure(name, form):
     table = devices(name, form=FORMS[form])
     assert not names_case(name)
     assert repeated_cases(table) == {name: len(set(table.columns[name].tolist()))}
-    (note,) = (note for note in describe(table, []).warnings if "--groups" in note)
+    (note,) = (note for note in described(table).warnings if "--groups" in note)
     assert f"Column {name!r} has " in note
 
 
 def test_one_column_is_named_and_not_as_a_leak_too():
     table = devices(noise=0, form=FORMS["texts"])
     table.columns["place"] = np.array([f"p{v}" for v in table.columns["device"]], dtype=object)
-    warnings = describe(table, []).warnings
+    warnings = described(table).warnings
     assert len([note for note in warnings if "--groups" in note]) == 1
     assert not [note for note in warnings if "'device' alone determines" in note]
 

@@ -160,3 +160,13 @@ def test_dates_outside_the_training_range_are_noted(quick, files, tmp_path):
 def test_accepting_an_overlap_needs_groups(files, tmp_path):
     command = ["train", files[0], "--target", "left?", "--test-overlap", "--out", tmp_path / "out"]
     assert "--test-overlap must come with --groups" in refused(*command)
+
+
+def test_left_out_columns_of_a_test_file_are_not_read(tmp_path):
+    source = churn(120).assign(note=1)
+    source.to_csv(tmp_path / "t.csv", index=False)
+    source.head(40).assign(note="none", visits="many").to_csv(tmp_path / "test.csv", index=False)
+    with pytest.raises(ValueError, match=r"'visits' of test\.csv must hold numbers, as in .*; got 'many' in row 1\."):
+        divide(read_labelled(tmp_path / "t.csv", "left?", drop=["note"]), test=tmp_path / "test.csv")
+    parts = divide(read_labelled(tmp_path / "t.csv", "left?", drop=["note", "visits"]), test=tmp_path / "test.csv")
+    assert len(parts.test) == 40

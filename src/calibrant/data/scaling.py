@@ -15,7 +15,7 @@ import torch
 from sklearn.preprocessing import OneHotEncoder
 from torch import Tensor
 
-from calibrant.data.batch import Tensors
+from calibrant.data.streams.batch import Tensors
 
 LIMIT = 10.0
 """Scaled values beyond ±LIMIT are compressed, so that an outlier cannot dominate the network."""

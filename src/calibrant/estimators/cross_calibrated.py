@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, has_fit_para
 from calibrant._fitted import unfitted
 from calibrant._labels import warn_of_other_order
 from calibrant._warnings import warn
-from calibrant.data.copies import independent_size
+from calibrant.data.splits.exact_copies import independent_size
 from calibrant.estimators.fold_models import (
     default_trees,
     fit_model,

@@ -15,9 +15,9 @@ from sklearn.utils import check_consistent_length, column_or_1d
 from calibrant._settings import shown
 from calibrant._warnings import warn
 from calibrant.data.columns.forms import column_names
-from calibrant.data.copies import copy_groups, joined
-from calibrant.data.near_copies import near_copies, near_copy_groups
 from calibrant.data.scaling import fit_scaling
+from calibrant.data.splits.exact_copies import copy_groups, joined
+from calibrant.data.splits.near_copies import near_copies, near_copy_groups
 from calibrant.estimators.targets import is_absent
 from calibrant.methods.crossfit.folds import deal
 

@@ -20,10 +20,10 @@ from calibrant._warnings import warn
 from calibrant.data import TableEncoder
 from calibrant.data.columns.forms import check_names, column_names, readable
 from calibrant.data.columns.read import NAMELESS, numbers_rows
-from calibrant.data.copies import row_codes
 from calibrant.data.projection import Projection, fit_projection
 from calibrant.data.scaling import Scaling, fit_scaling
-from calibrant.data.splits import group_folds, split_indices
+from calibrant.data.splits.exact_copies import row_codes
+from calibrant.data.splits.stratified import group_folds, split_indices
 from calibrant.estimators.targets import as_targets
 from calibrant.methods import Samples
 from calibrant.methods.tabular import WIDE

@@ -18,8 +18,8 @@ from torch.utils import _pytree as pytree
 
 from calibrant._warnings import warn
 from calibrant._whole import whole_file
-from calibrant.data.batch import as_dtype, map_tensors
-from calibrant.data.items import arguments
+from calibrant.data.streams.batch import as_dtype, map_tensors
+from calibrant.data.streams.batch_formats import arguments
 from calibrant.export.graph import require
 from calibrant.methods import Trained
 from calibrant.methods.fit.trained import as_arrays

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.utils.data import DistributedSampler
 
-from calibrant.data.batch import map_tensors
-from calibrant.data.items import by_name, takes_mapping, unpack
+from calibrant.data.streams.batch import map_tensors
+from calibrant.data.streams.batch_formats import by_name, takes_mapping, unpack
 from calibrant.methods.core.samples import arguments_of
 from calibrant.methods.fit.calibrate import calibrate_gathered
 from calibrant.methods.fit.guards import calibration_scores

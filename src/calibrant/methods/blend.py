@@ -12,7 +12,7 @@ from scipy.sparse import csr_array
 from scipy.special import log_softmax
 from torch import Tensor
 
-from calibrant.data.copies import independent_size
+from calibrant.data.splits.exact_copies import independent_size
 from calibrant.methods.core.results import Fitted, Mixture, suspicion
 from calibrant.methods.core.samples import Samples
 from calibrant.methods.crossfit.crossfit import CrossFit

@@ -35,7 +35,7 @@ from calibrant.bilevel import (
     WeightNetwork,
     neighbourhood,
 )
-from calibrant.data.batch import tensors_of
+from calibrant.data.streams.batch import tensors_of
 from calibrant.methods.core.method import Method, SolveSettings, TrainedNetwork, TrainingGroup
 from calibrant.methods.core.results import read_outer, variables_of, weights_at
 from calibrant.methods.core.samples import entries

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from calibrant._settings import check_choice
 from calibrant.bilevel import Adam, Bilevel, Callback, Direct, Hypergradient, LogitMap
 from calibrant.bilevel.variables.logits import BehindMap, describe
-from calibrant.data.streams import Augment
+from calibrant.data.streams.streams import Augment
 from calibrant.data.vision import Distort
 from calibrant.losses.classification import brier, cross_entropy
 from calibrant.methods.core.method import Compile, Method, SolveSettings, TrainedNetwork, TrainingGroup

@@ -26,7 +26,7 @@ from calibrant.bilevel import (
     one_cycle,
 )
 from calibrant.bilevel.running.run import Run
-from calibrant.data.streams import Augment, mix
+from calibrant.data.streams.streams import Augment, mix
 from calibrant.data.vision import Mixup
 from calibrant.losses import Loss
 from calibrant.losses.classification import cross_entropy

@@ -39,7 +39,7 @@ from calibrant.bilevel import (
 from calibrant.bilevel.gradients.loss_derivatives import seeded
 from calibrant.bilevel.problem.objectives import DEFAULT_INNER_LOSS, UserLoss
 from calibrant.bilevel.running.run import Run
-from calibrant.data.batch import map_tensors
+from calibrant.data.streams.batch import map_tensors
 from calibrant.methods.core.method import SolveSettings, TrainingGroup
 from calibrant.methods.core.results import Fitted
 from calibrant.methods.core.samples import Samples

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from calibrant.bilevel import Adam, Bilevel, Callback, EarlyStopping, History, Plain, composed
 from calibrant.bilevel.problem.objectives import UserLoss
-from calibrant.data.streams import mix
+from calibrant.data.streams.streams import mix
 from calibrant.losses.classification import focal, smoothed_cross_entropy
 from calibrant.methods.core.method import Compile, Method, SolveSettings, TrainedNetwork, TrainingGroup
 from calibrant.methods.core.results import Fitted, Mixture, Recalibrated, held_out_logits

@@ -219,8 +219,8 @@ def merged_copies(task: Task) -> tuple[Task, Tensor | None]:
     """The task with one row for all rows of equal inputs and label, and the new position of each row.
 
     The task stays as it is, and the positions are None, if there are few copies, if rows repeat by chance
-    (:func:`calibrant.data.copies.copy_groups`), if the folds or validation rows are given, or if samples are not rows
-    of numbers.
+    (:func:`calibrant.data.splits.exact_copies.copy_groups`), if the folds or validation rows are given, or if samples
+    are not rows of numbers.
     """
     part = task.train
     if part.groups is None or task.val is not None or task.splits is not None or not bare(task):

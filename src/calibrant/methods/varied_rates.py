@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from calibrant.bilevel import Callback, NonFiniteError
-from calibrant.data.streams import mix
+from calibrant.data.streams.streams import mix
 from calibrant.methods.averaged import AveragedNetwork
 from calibrant.methods.core.method import Compile, Method
 from calibrant.methods.core.results import Failed, Fitted, Mixture, network_logits

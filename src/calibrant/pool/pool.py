@@ -17,7 +17,7 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.special import expit, log_softmax, logit
 
-from calibrant.data.copies import independent_size
+from calibrant.data.splits.exact_copies import independent_size
 
 FLOOR = -23.0
 """Lower bound for log-probabilities (1e-10): one member that rounds to zero must not outweigh all others."""
@@ -149,7 +149,7 @@ def fit_pool(
         Sample weights; their scale does not matter. The more they differ, the fewer samples they count as.
     groups : (n,), optional
         A group number per sample. Samples of one group are copies or belong together, and count as fewer independent
-        samples relative to the prior (:func:`calibrant.data.copies.independent_size`).
+        samples relative to the prior (:func:`calibrant.data.splits.exact_copies.independent_size`).
     doubt : bool
         Whether to compare the members with the class frequencies. If False, the weights stay close to their prior when
         there are few samples.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,6 +16,8 @@ from calibrant.data.columns.encoding import Categorical, Dropped, Numeric
 from calibrant.data.free_text import FreeText
 from calibrant.tables.dates import date_notes, date_ranges, outside_dates
 from calibrant.tables.grouping import repeated_cases
+from calibrant.tables.order import Order
+from calibrant.tables.parts import TableParts
 from calibrant.tables.reading import Labelled
 
 FEWEST_FOR_HINTS = 50
@@ -54,14 +56,13 @@ class TableDescription:
         return sentences
 
 
-def describe(
-    table: Labelled, categorical: Sequence[str] = (), text: Sequence[str] = (), later: Labelled | None = None
-) -> TableDescription:
-    """Infer what the columns of the training rows hold. Dates of ``later`` test rows are compared with theirs."""
+def describe(parts: TableParts, order: Order) -> TableDescription:
+    """Infer what the columns of the training rows hold. Dates of test rows are compared with theirs, unless drawn."""
+    table = parts.train
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # they are in notes_
         try:
-            encoder = TableEncoder(output="sparse", categorical=categorical, text=text).fit(table.columns)
+            encoder = TableEncoder(output="sparse", categorical=order.categorical, text=order.text).fit(table.columns)
         except ValueError as error:
             raise ValueError(f"{table.file}: {error}") from None
     kinds, dropped = {}, {}
@@ -101,8 +102,8 @@ def describe(
         if (words := respelled(values))
     ]
     dates = date_ranges(table.columns, [name for name, kind in kinds.items() if kind == "dates"])
-    if later is not None:
-        notes += date_notes(outside_dates(later.columns, dates), dates, len(later), "test row")
+    if order.time is not None or not isinstance(order.test, float):  # drawn rows are outside only by chance
+        notes += date_notes(outside_dates(parts.test.columns, dates), dates, len(parts.test), "test row")
     return TableDescription(kinds, dropped, tuple(notes), tuple(encoder.notes_), dates)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from calibrant.data.columns import is_numeric, missing_count, numbers, set_of, texts
 from calibrant.data.columns.column_format import is_iso_date
 from calibrant.data.columns.hints import looks_like
-from calibrant.data.copies import row_codes
+from calibrant.data.splits.exact_copies import row_codes
 from calibrant.tables.reading import Labelled
 
 FEWEST_GROUPS = 10

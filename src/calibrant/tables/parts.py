@@ -10,7 +10,7 @@ import numpy as np
 
 from calibrant._words import count, listed
 from calibrant.data.columns.parquet import need_pandas
-from calibrant.data.copies import copy_groups, joined
+from calibrant.data.splits.exact_copies import copy_groups, joined
 from calibrant.estimators.reading import hold_out
 from calibrant.tables.reading import ALONE, Labelled, check_classes, need_column, read_labelled, time_text
 

@@ -111,7 +111,9 @@ def read_labelled(
     if like is None:
         file = read_formatted(path, notation or Notation(), text=as_text)
     else:
-        file = read_formatted(path, like.notation, like.formats)
+        used = {*like.columns, target, *like.roles.values()}
+        formats = {name: form for name, form in like.formats.items() if name in used}
+        file = read_formatted(path, like.notation, formats)
     columns = file.columns
     if like is not None and groups not in columns:
         groups = None
@@ -129,6 +131,8 @@ def read_labelled(
     kept = {n: c[labelled] for n, c in columns.items() if n not in {target, *roles.values(), *drop}}
     if not kept:
         raise ValueError(f"{path.name} has no column besides {target!r} to predict it from; add some.")
+    for name in as_text:
+        need_column(kept, name, path.name)
     group_names = None if groups is None else _groups(columns[groups][labelled])
     if like is None and group_names is not None and len(np.unique(group_names)) < 2:
         raise ValueError(f"Column {groups!r} of {path.name} holds one group only; leave --groups out.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from calibrant.tables.methods import choose_rule, find_method
 from calibrant.tables.model import TableModel, load_model, save_model
 from calibrant.tables.order import Order
 from calibrant.tables.parts import TableParts, divide
-from calibrant.tables.reading import need_column, read_labelled
+from calibrant.tables.reading import Labelled, read_labelled
 from calibrant.tables.results import MODEL, TrainingResult, judge, publish
 
 WORK = ".unfinished"
@@ -83,37 +83,11 @@ def train(order: Order, tell: Tell = lambda line: None, *, show_progress: bool =
 
 
 def _train(order: Order, work: Path, tell: Tell, show_progress: bool) -> TrainingResult:
-    table = read_labelled(
-        order.table,
-        order.target,
-        groups=order.groups,
-        time=order.time,
-        weight=order.weight,
-        drop=order.drop,
-        as_text=(*order.categorical, *order.text),
-        notation=order.notation,
-    )
-    for name in (*order.categorical, *order.text):
-        need_column(table.columns, name, table.file)
-    parts = divide(
-        table,
-        val=order.val,
-        test=order.test,
-        seed=order.seed,
-        test_overlap=order.test_overlap,
-        aside=order.val is not None or not find_method(order.method).cross_fitted,
-    )
-    drawn = order.time is None and isinstance(order.test, float)  # at random, so that dates are outside only by chance
-    described = describe(parts.train, order.categorical, order.text, None if drawn else parts.test)
-    tell(f"{table.file}: {count(len(table), 'row')}, {count(len(table.columns), 'column')}.")
-    for sentence in described.sentences():
-        tell(sentence)
-    if formats := table.declared_formats:
-        tell(f"Formats: {formats}.")
-    tell(f"Predicts {table.target!r}: {listed([f'{n} ({k:,})' for n, k in table.classes.items()])}.")
-    for note in (*parts.notes, *described.warnings):
-        tell(f"Note: {note}")
-    tell(f"Training on {count(len(parts.train), 'row')}: networks first, then any other members and the calibration.")
+    table = _read(order)
+    parts = _split(table, order)
+    described = describe(parts, order)
+    for line in _opening(table, parts, described):
+        tell(line)
     save_model(_fit(order, parts, described, show_progress), work / MODEL)
     model = load_model(work / MODEL)  # what is judged is what is stored
     for note in model.about["notes"]:
@@ -123,8 +97,45 @@ def _train(order: Order, work: Path, tell: Tell, show_progress: bool) -> Trainin
     return result
 
 
+def _read(order: Order) -> Labelled:
+    """The table, which is read once, with the format of each column."""
+    return read_labelled(
+        order.table,
+        order.target,
+        groups=order.groups,
+        time=order.time,
+        weight=order.weight,
+        drop=order.drop,
+        as_text=(*order.categorical, *order.text),
+        notation=order.notation,
+    )
+
+
+def _split(table: Labelled, order: Order) -> TableParts:
+    """The rows for training, validation and testing, and those that choose the rejection rule if it needs its own."""
+    return divide(
+        table,
+        val=order.val,
+        test=order.test,
+        seed=order.seed,
+        test_overlap=order.test_overlap,
+        aside=order.val is not None or not find_method(order.method).cross_fitted,
+    )
+
+
+def _opening(table: Labelled, parts: TableParts, described: TableDescription) -> Iterator[str]:
+    """What is told before training."""
+    yield f"{table.file}: {count(len(table), 'row')}, {count(len(table.columns), 'column')}."
+    yield from described.sentences()
+    if formats := table.declared_formats:
+        yield f"Formats: {formats}."
+    yield f"Predicts {table.target!r}: {listed([f'{n} ({k:,})' for n, k in table.classes.items()])}."
+    yield from (f"Note: {note}" for note in (*parts.notes, *described.warnings))
+    yield f"Training on {count(len(parts.train), 'row')}: networks first, then any other members and the calibration."
+
+
 def _fit(order: Order, parts: TableParts, described: TableDescription, show_progress: bool) -> TableModel:
-    """Train the classifier and choose its rejection rule."""
+    """Train the members of the pool, pool and calibrate them, and choose the rejection rule."""
     method = find_method(order.method)
     train, val, aside = parts.train, parts.val, parts.aside
     names, codes = described.used, order.categorical

@@ -15,8 +15,8 @@ from calibrant.bilevel.gradients.head import join, join_answers
 from calibrant.bilevel.problem.bilevel import NO_VALIDATION_DATA, Bilevel
 from calibrant.bilevel.running.finite import NonFiniteError
 from calibrant.bilevel.running.run import Run
-from calibrant.data.batch import Batch
-from calibrant.data.members import MemberStream
+from calibrant.data.streams.batch import Batch
+from calibrant.data.streams.population_stream import MemberStream
 
 
 class EarlyStopping(Callback):

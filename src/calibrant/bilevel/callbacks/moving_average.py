@@ -9,7 +9,7 @@ from torch import Tensor
 from calibrant.bilevel.callbacks.base import Callback
 from calibrant.bilevel.gradients.dynamics import State
 from calibrant.bilevel.running.run import Run
-from calibrant.data.batch import Tensors
+from calibrant.data.streams.batch import Tensors
 
 
 class MovingAverage(Callback):

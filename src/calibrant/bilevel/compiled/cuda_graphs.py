@@ -30,8 +30,8 @@ from calibrant.bilevel.gradients.dynamics import Dynamics
 from calibrant.bilevel.gradients.hypergradients import HypergradientInput, HypergradientResult
 from calibrant.bilevel.optimizers import SGD, Adam, Linearization, Moments, Optimizer
 from calibrant.bilevel.running.outer_step import StepOutcome, compute_outcome
-from calibrant.data.batch import Batch
-from calibrant.data.loaders import LoaderStream
+from calibrant.data.streams.batch import Batch
+from calibrant.data.streams.loaders import LoaderStream
 
 if TYPE_CHECKING:
     from calibrant.bilevel.running.run import Run

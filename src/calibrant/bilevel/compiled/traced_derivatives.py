@@ -34,7 +34,7 @@ from calibrant.bilevel.gradients.loss_derivatives import (
     seeded,
     tensor_bytes,
 )
-from calibrant.data.batch import Batch, Tensors
+from calibrant.data.streams.batch import Batch, Tensors
 from calibrant.models.functional.kernels import without_onednn
 
 Compiler = Literal["trace", "inductor"]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from calibrant.bilevel.gradients.loss_derivatives import Gradient, LossDerivatives, tensor_bytes
 from calibrant.bilevel.optimizers import Linearization, Moments, Optimizer
-from calibrant.data.batch import Batch, Tensors
+from calibrant.data.streams.batch import Batch, Tensors
 
 if TYPE_CHECKING:
     from calibrant.bilevel.compiled import Trainer

@@ -16,7 +16,7 @@ from torch.utils import _pytree as pytree
 from calibrant.bilevel.gradients.dynamics import State
 from calibrant.bilevel.gradients.loss_derivatives import LossDerivatives, seeded
 from calibrant.bilevel.problem.checks import generator_states
-from calibrant.data.batch import Batch, Tensors, map_tensors, tensors_of
+from calibrant.data.streams.batch import Batch, Tensors, map_tensors, tensors_of
 from calibrant.models.functional.functional_module import FunctionalModule
 from calibrant.models.functional.heads import Head
 from calibrant.models.functional.kernels import FusedKernels

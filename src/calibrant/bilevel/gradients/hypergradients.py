@@ -46,7 +46,7 @@ from calibrant._warnings import warn
 from calibrant.bilevel.gradients.dynamics import Cotangent, Draws, Dynamics, State, Tape, graphs_fit
 from calibrant.bilevel.gradients.head import FeatureMemory, HeadDerivatives
 from calibrant.bilevel.gradients.loss_derivatives import FullGradient, LossDerivatives
-from calibrant.data.batch import Batch
+from calibrant.data.streams.batch import Batch
 
 Order = Literal["inner", "outer"]
 Scope = Literal["all", "head"]

@@ -33,7 +33,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from calibrant.data.batch import Batch, Tensors
+from calibrant.data.streams.batch import Batch, Tensors
 from calibrant.models.functional.global_state import seeded_generators
 
 

@@ -19,9 +19,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from calibrant._warnings import warn
 from calibrant.bilevel.gradients.loss_derivatives import seeded
 from calibrant.bilevel.variables import OuterVariable
-from calibrant.data.batch import Tensors
-from calibrant.data.loaders import Indexed, LoaderStream, length_of
-from calibrant.data.streams import Stream, TensorStream
+from calibrant.data.streams.batch import Tensors
+from calibrant.data.streams.loaders import Indexed, LoaderStream, length_of
+from calibrant.data.streams.streams import Stream, TensorStream
 from calibrant.models.functional.global_state import generators_restored
 
 

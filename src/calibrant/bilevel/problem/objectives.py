@@ -19,7 +19,7 @@ from calibrant._classes import full_precision
 from calibrant._settings import check_choice
 from calibrant.bilevel.variables import OuterVariable, add_prior
 from calibrant.bilevel.variables.base import one_number
-from calibrant.data.batch import Batch
+from calibrant.data.streams.batch import Batch
 from calibrant.losses.calibration import Accuracy, dece, sece
 from calibrant.losses.classification import brier, cross_entropy
 from calibrant.losses.confidence import confidence_bce

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from calibrant.bilevel.gradients.loss_derivatives import LossFunction
 from calibrant.bilevel.problem.bilevel import INNER_NOISE, NO_VALIDATION_DATA, OUTER_NOISE, Bilevel
-from calibrant.data.batch import Batch, Tensors
-from calibrant.data.members import MemberStream, Noise
+from calibrant.data.streams.batch import Batch, Tensors
+from calibrant.data.streams.population_stream import MemberStream, Noise
 from calibrant.models.functional.functional_module import FunctionalModule
 
 

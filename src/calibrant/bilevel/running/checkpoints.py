@@ -24,10 +24,10 @@ from torch import Tensor
 from calibrant._container import check, read_arrays, read_bytes, read_content, write_container
 from calibrant.bilevel.gradients.dynamics import State
 from calibrant.bilevel.optimizers import Optimizer
-from calibrant.data.batch import tensors_of
-from calibrant.data.loaders import LoaderStream
-from calibrant.data.members import MemberStream
-from calibrant.data.streams import Stream, TensorStream
+from calibrant.data.streams.batch import tensors_of
+from calibrant.data.streams.loaders import LoaderStream
+from calibrant.data.streams.population_stream import MemberStream
+from calibrant.data.streams.streams import Stream, TensorStream
 
 if TYPE_CHECKING:
     from calibrant.bilevel.running.run import Run

@@ -28,7 +28,7 @@ from calibrant.bilevel.optimizers import Moments, Optimizer
 from calibrant.bilevel.problem.bilevel import Bilevel
 from calibrant.bilevel.problem.population import Population
 from calibrant.bilevel.running.finite import examine, sound
-from calibrant.data.batch import Batch, map_tensors
+from calibrant.data.streams.batch import Batch, map_tensors
 
 if TYPE_CHECKING:
     from calibrant.bilevel.running.run import Run

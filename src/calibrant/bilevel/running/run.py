@@ -21,7 +21,7 @@ from calibrant.bilevel.problem.population import Population
 from calibrant.bilevel.running.checkpoints import fingerprint
 from calibrant.bilevel.running.finite import DeferredFiniteCheck
 from calibrant.bilevel.running.outer_step import ActiveMembers, active_rows
-from calibrant.data.batch import Batch, Tensors
+from calibrant.data.streams.batch import Batch, Tensors
 
 if TYPE_CHECKING:
     from calibrant.bilevel.callbacks import Callback

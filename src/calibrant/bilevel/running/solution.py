@@ -15,7 +15,7 @@ from calibrant._words import count, duration
 from calibrant.bilevel.problem.bilevel import Bilevel
 from calibrant.bilevel.problem.population import Population
 from calibrant.bilevel.variables import OuterVariable
-from calibrant.data.batch import as_dtype, map_tensors
+from calibrant.data.streams.batch import as_dtype, map_tensors
 
 _ROWS, _ENTRIES = 65_536, 2**22
 """The largest number of rows, and of entries in them, that a prediction runs at once."""

@@ -22,7 +22,7 @@ from calibrant.bilevel.gradients.dynamics import Draws, State
 from calibrant.bilevel.gradients.head import FeatureMemory
 from calibrant.bilevel.gradients.loss_derivatives import seeded
 from calibrant.bilevel.optimizers import Optimizer
-from calibrant.data.batch import Batch, Tensors, map_tensors
+from calibrant.data.streams.batch import Batch, Tensors, map_tensors
 from calibrant.models.functional.heads import Head, divide
 from calibrant.models.functional.network import SplitNetwork, call, logits_of, owner_of
 from calibrant.models.functional.pure_layers import MaskedDropout

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from calibrant.data.batch import Batch, Tensors
+from calibrant.data.streams.batch import Batch, Tensors
 
 ONE_LOSS_PER_SAMPLE = "{} needs one loss per sample; got one value. Do not reduce the loss."
 

@@ -19,7 +19,7 @@ from calibrant._classes import log_of_others, one_hot
 from calibrant._settings import check_choice
 from calibrant.bilevel.gradients.loss_derivatives import constant
 from calibrant.bilevel.variables.base import OuterVariable
-from calibrant.data.batch import Batch, Tensors
+from calibrant.data.streams.batch import Batch, Tensors
 from calibrant.losses.classification import focal
 from calibrant.losses.focal_family import focal_slope
 

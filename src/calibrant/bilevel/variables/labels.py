@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from calibrant._classes import logsumexp_of_others, one_hot
 from calibrant._settings import check_choice
 from calibrant.bilevel.variables.base import OuterVariable, of_batch
-from calibrant.data.batch import Batch, Tensors
+from calibrant.data.streams.batch import Batch, Tensors
 
 
 class LabelNoise(OuterVariable):

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from calibrant.bilevel.variables.base import OuterVariable, add_prior
-from calibrant.data.batch import Batch, Tensors
+from calibrant.data.streams.batch import Batch, Tensors
 from calibrant.losses.classification import cross_entropy
 from calibrant.models.functional.network import Network
 

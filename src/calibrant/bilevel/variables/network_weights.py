@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from calibrant._settings import check_choice
 from calibrant.bilevel.variables.base import OuterVariable
-from calibrant.data.batch import Tensors
+from calibrant.data.streams.batch import Tensors
 from calibrant.models.functional.functional_module import FunctionalModule
 
 

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from calibrant._classes import one_hot
 from calibrant._settings import check_choice
 from calibrant.bilevel.variables.base import ONE_LOSS_PER_SAMPLE, OuterVariable, of_batch
-from calibrant.data.batch import Batch, Tensors
 from calibrant.data.scaling import standardisation
+from calibrant.data.streams.batch import Batch, Tensors
 
 
 class SampleWeights(OuterVariable):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
 import numpy as np
 
-from calibrant.data.columns.values import TRUTH, Code, each, holds_codes, is_missing, is_number, objects, set_of
+from calibrant.data.columns.values import TRUTH, Code, are_codes, each, is_number, objects
 
 NUMBERS, TRUTH_VALUES, DATES, TEXT = "numbers", "truth values", "dates", "text"
 _ISO = re.compile(r"\d{4}-\d{2}-\d{2}([ T].*)?")
@@ -96,7 +97,7 @@ class ColumnFormat:
         values = self.parse(column.tolist())
         if values is not None:
             return values
-        wrong = {v: self.parse([v]) is None for v in set_of(column)}
+        wrong = {v: self.parse([v]) is None for v in dict.fromkeys(column)}
         row = next(row for row, value in enumerate(column) if wrong[value])
         raise ValueError(
             f"Column {name!r} of {file} must hold {self}, as in the training table; got {column[row]!r} in row "
@@ -123,18 +124,14 @@ class ColumnFormat:
                 return None
             marks = str.maketrans({self.thousands: "", self.decimal: "."} if self.thousands else {self.decimal: "."})
             values = [None if v is None else str(table[v]).translate(marks) for v in values]
-        joined = "".join(v for v in values if v is not None)
+        present = ["nan" if v is None else v for v in values] if None in values else values
+        joined = "".join(present)  # type: ignore[arg-type]
         if not joined.isascii() or "_" in joined:  # float() reads these too
             return None
-        try:
-            if None not in values:
-                return np.array(list(map(int, values)), dtype=np.int64)  # type: ignore[arg-type]
-        except (ValueError, OverflowError):
-            pass
-        try:
-            return np.array([float("nan" if v is None else v) for v in values])
-        except ValueError:
-            return None
+        for kind, dtype in ((int, np.int64), (float, np.float64)):
+            with suppress(ValueError, OverflowError):
+                return np.array(list(map(kind, present)), dtype=dtype)  # type: ignore[arg-type]
+        return None
 
     def _iso_date(self, text: str) -> str | None:
         if self.dates:
@@ -146,18 +143,24 @@ class ColumnFormat:
 _TRUTH = {word: bool(value) for word, value in TRUTH.items()}
 
 
-def choose_format(column: np.ndarray, notation: Notation, *, text: bool = False) -> ColumnFormat:
-    """The format of a training column: the first that fits all its values.
+def choose_format(column: np.ndarray, notation: Notation, *, text: bool = False) -> tuple[ColumnFormat, np.ndarray]:
+    """The format of a training column, the first that fits all its values, and what these stand for.
 
     Texts with leading zeros (007) are codes and stay text, as columns do that are declared to be ``text``.
     """
-    if column.dtype.kind in "biuf":
-        return ColumnFormat(NUMBERS, notation.decimal, notation.thousands)
-    values = set_of(column)
-    if text or not is_text(column) or all(v is None for v in values) or holds_codes(column):
-        return ColumnFormat(DATES if column.dtype.kind == "M" else TEXT)
-    fitting = (form for form in notation.formats if form.parse(values) is not None)
-    return next(fitting, ColumnFormat(TEXT))
+    if column.dtype.kind in "biufM":
+        kind = DATES if column.dtype.kind == "M" else NUMBERS
+        return ColumnFormat(kind, *((notation.decimal, notation.thousands) if kind == NUMBERS else ())), column
+    form = ColumnFormat(TEXT)
+    if text or not is_text(column) or all(value is None or type(value) is Code for value in column):
+        return form, form.read(column, "", "")
+    values = column.tolist()
+    for other in notation.formats:
+        if (found := other.parse(values)) is not None:
+            fractions = found.dtype.kind == "f" and bool(np.any(np.isfinite(found) & (found != np.rint(found))))
+            codes = not fractions and are_codes(value for value in values if value is not None)
+            return (form, form.read(column, "", "")) if codes else (other, found)
+    return form, form.read(column, "", "")
 
 
 def formats_to_json(formats: Mapping[str, ColumnFormat]) -> dict[str, Any]:
@@ -171,8 +174,8 @@ def formats_from_json(content: Mapping[str, Any]) -> dict[str, ColumnFormat]:
 
 
 def is_text(column: np.ndarray) -> bool:
-    """Whether all values of a column that are not missing are texts."""
-    return column.dtype.kind == "O" and all(isinstance(v, str) or is_missing(v) for v in set_of(column))
+    """Whether all values of a column of a file are texts or None."""
+    return column.dtype.kind == "O" and set(map(type, column.tolist())) <= {str, Code, type(None)}
 
 
 def is_iso_date(text: str) -> bool:

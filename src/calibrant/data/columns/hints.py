@@ -10,10 +10,12 @@ from itertools import product
 from calibrant.data.columns.values import is_number
 
 _SAMPLED = 1000
+_FEW = 10
+"""Columns with at most this many different values are hardly meant as quantities."""
 _COMMAS = re.compile(r"[+-]?\d+,\d+|[+-]?\d{1,3}(\.\d{3})+,\d+")
 _COMMA_GROUPS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")
 _POINT_GROUPS = re.compile(r"[+-]?\d{1,3}(\.\d{3}){2,}")
-_UNIT = re.compile(r"([^\w\s]\s?)?[+-]?\d[\d.,'’]*(\s?[^\d\s]{1,6})?")
+_UNIT = re.compile(r"([^\w\s]\s?)?[+-]?\d[\d.,'’]*(\s?[^\w\s]{1,3}|\s\S{1,6}|[a-zµ]{2,6})?")  # not codes such as 12A
 _DATE = re.compile(r"\d{1,4}([./-])\d{1,2}\1\d{1,4}([ T].*)?|\d{1,2}[ .-]*[A-Za-z]{3,9}[ .,-]*\d{2,4}([ T].*)?")
 _DAYS = ("%d.%m.%Y", "%d.%m.%y", "%d/%m/%Y", "%m/%d/%Y", "%d/%m/%y", "%m/%d/%y", "%d-%m-%Y", "%m-%d-%Y", "%d-%m-%y")
 _MORE_DAYS = ("%Y/%m/%d", "%Y.%m.%d", "%d-%b-%Y", "%d %b %Y", "%d %B %Y")
@@ -40,6 +42,8 @@ def looks_like(name: str, values: Collection[str]) -> str | None:
         return f"{_numbers(name, groups[0], 'commas')} Pass --thousands , or --decimal , according to what commas mean."
     if most := _most(_POINT_GROUPS, sample):
         return f"{_numbers(name, most[0], 'points between thousands')} Pass --decimal , --thousands . if they are."
+    if len(sample) <= _FEW:
+        return None
     plain = [value for value in sample if is_number(value)]
     if 2 * len(plain) > len(sample) > len(plain):
         other = next(value for value in sample if not is_number(value))

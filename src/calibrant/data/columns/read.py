@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +32,13 @@ MISSING = frozenset(
     + ("#N/A N/A", "1.#IND", "-1.#IND", "1.#QNAN", "-1.#QNAN")
 )
 """Texts of missing values: those of pandas, and question marks."""
-ROWS = 50_000
-"""Rows that are split into fields at a time."""
+ROWS = 1_000
+"""Rows that are split into fields at a time; more are slower, since Python's memory is searched for cycles."""
 LONGEST = 1 << 24
 """The longest value in letters; an open quotation mark would take the rest of the file."""
 _START = 1 << 16
+_END = "\0end"
+"""A line behind the last one: it is in a value if a quotation mark is not closed."""
 _ARCHIVE = b"PK\x03\x04"  # .xlsx and .ods files are zip archives
 _OLD_EXCEL = b"\xd0\xcf\x11\xe0"
 
@@ -146,11 +148,14 @@ def read_formatted(
     columns = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
     notes = {}
     if formats is None:
-        formats = {name: choose_format(column, notation, text=name in text) for name, column in columns.items()}
+        found = {name: choose_format(column, notation, text=name in text) for name, column in columns.items()}
         for name in set(columns) - set(text):
-            if formats[name].kind == TEXT and (note := _plain_note(name, columns[name], notation)):
+            if found[name][0].kind == TEXT and (note := _plain_note(name, columns[name], notation)):
                 notes[name] = note
-    columns = _formatted(columns, formats, path.name)
+        formats = {name: form for name, (form, _) in found.items()}
+        columns = {name: values for name, (_, values) in found.items()}
+    else:
+        columns = _formatted(columns, formats, path.name)
     first = next(iter(columns))
     if first in NAMELESS and len(columns) > 1 and numbers_rows(columns[first]):
         if not np.all(np.diff(columns[first]) == 1):
@@ -219,7 +224,7 @@ def _formatted(columns: Columns, formats: Mapping[str, ColumnFormat], file: str,
 
 def _plain_note(name: str, column: np.ndarray, notation: Notation) -> str | None:
     """A note on a column of numbers that the declared marks do not fit."""
-    plain = choose_format(column, Notation())
+    plain, _ = choose_format(column, Notation())
     if plain.kind == TEXT or plain in notation.formats:
         return None
     example = next(value for value in column if value is not None)
@@ -253,9 +258,9 @@ def _text(path: Path, rows: int, kind: str, packed: bool, encoding: str) -> Iter
                     f"{path.name} is a spreadsheet or an archive, not text; save it as CSV (in Excel: CSV UTF-8)."
                 )
             mark = "\t" if kind == ".tsv" else _separator(start.decode(code, errors="replace"))
-            records = _records(path.name, io.TextIOWrapper(binary, encoding=code, newline=""), mark)
-            names = _names(next(records, []), path.name)
-            while some := list(islice(records, rows)):
+            records = _records(path.name, io.TextIOWrapper(binary, encoding=code, newline=""), mark, rows)
+            names = _names(*next(records, [[]]), path.name)
+            for some in records:
                 yield dict(zip(names, map(_texts, zip(*some, strict=True)), strict=True))
     except UnicodeError:
         raise ValueError(
@@ -272,47 +277,57 @@ def _separator(start: str) -> str:
     return max(",;\t|", key=header.count)  # the first of equally frequent ones
 
 
-def _records(file: str, lines: Iterable[str], mark: str) -> Iterator[list[str]]:
-    """The header of a text and its rows, which get as many fields as the header. Blank lines are left out.
+def _records(file: str, lines: Iterable[str], mark: str, rows: int) -> Iterator[list[list[str]]]:
+    """The header of a text, and then its rows, some at a time, with as many fields as the header.
 
-    Rows with more fields are an error, unless these are empty (a final comma). Rows with fewer are an error too, since
-    it is unknown which value is missing.
+    Blank lines are left out. Rows with more fields are an error, unless these are empty (a final comma). Rows with
+    fewer are an error too, since it is unknown which value is missing.
     """
-    open_quote = False
+    reader, header = csv.reader(chain(lines, [_END]), delimiter=mark), []
+    while True:
+        line, before = reader.line_num, csv.field_size_limit(LONGEST)
+        try:
+            some = list(islice(reader, rows if header else 1))
+        except csv.Error as error:
+            raise _broken(file, str(error), reader.line_num) from None
+        finally:
+            csv.field_size_limit(before)
+        if not some:
+            return
+        last, open_quote = some[-1], False
+        if last == [_END]:
+            some.pop()
+        elif last and last[-1].endswith(_END):
+            last[-1], open_quote = last[-1].removesuffix(_END).rstrip("\r\n"), True
+        if len(header) < 2 or any(len(row) != len(header) for row in some):
+            some = _checked(file, header, some, line)
+        if open_quote:
+            raise _broken(file, "a quotation mark is not closed", reader.line_num - 1)
+        if some:
+            header = header or some[0]
+            yield some
 
-    def noted() -> Iterator[str]:
-        nonlocal open_quote
-        yield from lines
-        open_quote = True  # the reader asks for more than the last line only inside quotation marks
 
-    rows = csv.reader(noted(), delimiter=mark)
-    width = named = 0
-    before = csv.field_size_limit(LONGEST)
-    try:
-        for row in rows:
-            if not row or (len(row) == 1 and (width > 1 or row[0]) and not row[0].strip()):
-                continue
-            if not width:
-                width = len(row)
-                named = max((k for k, name in enumerate(row, 1) if name.strip()), default=0)
-            elif len(row) < named or any(name.strip() for name in row[width:]):
-                raise ValueError(
-                    f"Each line of {file} must have the {width} fields of its header; got {len(row)} in line "
-                    f"{rows.line_num}. "
-                    + (
-                        "A value or a separator is missing, or a quotation mark is not closed."
-                        if len(row) < named
-                        else "A name is missing in the header, or a separator inside a value needs quotes around the "
-                        "value."
-                    )
+def _checked(file: str, header: list[str], rows: list[list[str]], line: int) -> list[list[str]]:
+    """Rows without blank ones and with the width of the header; ``line`` is the number of the line before them."""
+    named = max((place for place, name in enumerate(header, 1) if name.strip()), default=0)
+    kept, width = [], len(header)
+    for row in rows:
+        line += 1 + sum(len(value.splitlines()) - 1 for value in row if "\n" in value or "\r" in value)
+        if not row or (len(row) == 1 and (width > 1 or row[0]) and not row[0].strip()):
+            continue
+        short = len(row) < named
+        if header and (short or any(value.strip() for value in row[width:])):
+            raise ValueError(
+                f"Each line of {file} must have the {width} fields of its header; got {len(row)} in line {line}. "
+                + (
+                    "A value or a separator is missing, or a quotation mark is not closed."
+                    if short
+                    else "A name is missing in the header, or a separator inside a value needs quotes around the value."
                 )
-            if open_quote:
-                raise _broken(file, "a quotation mark is not closed", rows.line_num)
-            yield row if len(row) == width else (row + [""] * width)[:width]
-    except csv.Error as error:
-        raise _broken(file, str(error), rows.line_num) from None
-    finally:
-        csv.field_size_limit(before)
+            )
+        kept.append((row + [""] * width)[:width] if header else row)
+    return kept
 
 
 def _broken(file: str, reason: str, line: int) -> ValueError:
@@ -335,7 +350,9 @@ def _names(header: list[str], file: str) -> list[str]:
     return names
 
 
-def _texts(values: Iterable[str]) -> np.ndarray:
+def _texts(values: Sequence[str]) -> np.ndarray:
+    if MISSING.isdisjoint(values) and " " not in "".join(values):  # fast
+        return objects(list(values))
     return objects([None if value.strip() in MISSING else value for value in values])
 
 

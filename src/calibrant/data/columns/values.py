@@ -61,8 +61,10 @@ def numbers(column: np.ndarray, name: str) -> np.ndarray:
 
 def are_codes(values: Iterable[str]) -> bool:
     """Whether some texts begin with a zero like codes (007), and none has a point or a sign like a quantity."""
-    numbers = [v for v in {value.strip() for value in set(values)} if _NUMBER.fullmatch(v)]
-    return any(len(v) > 1 and v[0] == "0" and v.isdigit() for v in numbers) and all(map(str.isdigit, numbers))
+    distinct = {value.strip() for value in set(values)}
+    if not any(v[:1] == "0" and v[1:].isdigit() for v in distinct):
+        return False
+    return all(v.isdigit() for v in distinct if _NUMBER.fullmatch(v))
 
 
 def holds_codes(column: np.ndarray) -> bool:

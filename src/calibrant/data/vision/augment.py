@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from calibrant._settings import check_choice
-from calibrant.data.batch import map_tensors, tensors_of
+from calibrant.data.streams.batch import map_tensors, tensors_of
 
 
 @dataclass(frozen=True)

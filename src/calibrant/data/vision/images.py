@@ -23,7 +23,7 @@ from torch import Tensor
 
 from calibrant._settings import check_choice
 from calibrant._warnings import warn
-from calibrant.data.splits import split_indices
+from calibrant.data.splits.stratified import split_indices
 from calibrant.data.vision.download import download_archives
 from calibrant.data.vision.finding import Found, checked_folder, find_archive, find_files, missing_files, unpack
 from calibrant.data.vision.folders import class_names

@@ -33,7 +33,7 @@ from calibrant.bilevel import (
 )
 from calibrant.bilevel.compiled import Compiler
 from calibrant.bilevel.problem.population import why_not_vectorised
-from calibrant.data.batch import tensors_of
+from calibrant.data.streams.batch import tensors_of
 from calibrant.methods.core.results import Fitted, Mixture
 from calibrant.methods.core.task import Task, even, streams, total_steps
 from calibrant.models.architectures.mlp import mlp

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from calibrant._inputs import shareable
 from calibrant.bilevel import L2, LabelNoise, LabelSmoothing, OuterVariables, SampleWeights, Solution, WeightNetwork
-from calibrant.data.batch import Batch, map_tensors
-from calibrant.data.loaders import LoaderStream
-from calibrant.data.streams import TensorStream
+from calibrant.data.streams.batch import Batch, map_tensors
+from calibrant.data.streams.loaders import LoaderStream
+from calibrant.data.streams.streams import TensorStream
 from calibrant.methods.core.samples import Samples
 from calibrant.models.architectures.stacked import MeanPerceptron, Perceptron
 from calibrant.models.functional.user_modules import copied

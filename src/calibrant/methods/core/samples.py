@@ -14,10 +14,19 @@ from torch.utils.data import Dataset
 
 from calibrant._inputs import shareable
 from calibrant._labels import check_labels
-from calibrant.data.batch import as_dtype, map_tensors, tensors_of
-from calibrant.data.items import arguments
-from calibrant.data.loaders import LoaderStream
-from calibrant.data.streams import Augment, AugmentBatch, Prepare, Stream, TensorStream, as_array, as_tensors, is_pair
+from calibrant.data.streams.batch import as_dtype, map_tensors, tensors_of
+from calibrant.data.streams.batch_formats import arguments
+from calibrant.data.streams.loaders import LoaderStream
+from calibrant.data.streams.streams import (
+    Augment,
+    AugmentBatch,
+    Prepare,
+    Stream,
+    TensorStream,
+    as_array,
+    as_tensors,
+    is_pair,
+)
 from calibrant.models.functional.network import accepted_names, positional_names
 from calibrant.models.functional.user_modules import leading_parameter
 

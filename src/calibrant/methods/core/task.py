@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from calibrant.data.streams import mix
+from calibrant.data.streams.streams import mix
 from calibrant.methods.core.samples import Samples
 from calibrant.models.functional.functional_module import FunctionalModule
 from calibrant.models.functional.user_modules import copied

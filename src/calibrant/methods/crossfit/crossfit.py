@@ -24,8 +24,8 @@ from scipy.special import expit, logit, softmax
 from torch import Tensor
 
 from calibrant.bilevel import LabelNoise, Solution
-from calibrant.data.copies import independent_size
-from calibrant.data.streams import mix
+from calibrant.data.splits.exact_copies import independent_size
+from calibrant.data.streams.streams import mix
 from calibrant.methods.core.method import TrainedNetwork, failure
 from calibrant.methods.core.results import Mixture, network_logits, read_outer, suspicion
 from calibrant.methods.core.samples import Samples, cycled

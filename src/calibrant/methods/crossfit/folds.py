@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.data.batch import tensors_of
-from calibrant.data.copies import copy_groups, joined
-from calibrant.data.splits import folds, group_folds
-from calibrant.data.streams import mix
+from calibrant.data.splits.exact_copies import copy_groups, joined
+from calibrant.data.splits.stratified import folds, group_folds
+from calibrant.data.streams.batch import tensors_of
+from calibrant.data.streams.streams import mix
 from calibrant.methods.core.samples import Samples
 from calibrant.methods.core.task import Task
 
@@ -171,7 +171,7 @@ def row_groups(part: Samples) -> np.ndarray | None:
 
 
 def copies_of(part: Samples) -> np.ndarray | None:
-    """The groups of exact copies (:func:`calibrant.data.copies.copy_groups`), by all columns."""
+    """The groups of exact copies (:func:`calibrant.data.splits.exact_copies.copy_groups`), by all columns."""
     return copy_groups(_stored(part) if part.sparse is None else part.sparse)
 
 

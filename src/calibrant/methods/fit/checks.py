@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from calibrant._warnings import warn
-from calibrant.data.batch import tensors_of
+from calibrant.data.streams.batch import tensors_of
 from calibrant.methods.core.samples import Samples
 from calibrant.models.functional.global_state import generators_restored
 from calibrant.models.functional.network import call, logits_of

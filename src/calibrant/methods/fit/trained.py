@@ -22,9 +22,9 @@ from calibrant._files import Arrays, Format, pack, unpack
 from calibrant._inputs import shareable
 from calibrant._warnings import warn
 from calibrant.bilevel import LogitMap, Solution
-from calibrant.data.batch import as_dtype, map_tensors, tensors_of
-from calibrant.data.items import LABELS, arguments, named, selected, takes_mapping
-from calibrant.data.streams import as_array
+from calibrant.data.streams.batch import as_dtype, map_tensors, tensors_of
+from calibrant.data.streams.batch_formats import LABELS, arguments, named, selected, takes_mapping
+from calibrant.data.streams.streams import as_array
 from calibrant.methods.confidence import Mapped
 from calibrant.methods.core.results import Fitted, Mixture, Recalibrated
 from calibrant.methods.core.samples import is_loader

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from calibrant.data.batch import Tensors, map_tensors, tensors_of
+from calibrant.data.streams.batch import Tensors, map_tensors, tensors_of
 from calibrant.models.functional.global_state import generators_restored
 from calibrant.models.functional.heads import Head, find_head
 from calibrant.models.functional.network import Dispatch, Network

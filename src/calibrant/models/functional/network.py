@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from calibrant.data.batch import Tensors, map_tensors
+from calibrant.data.streams.batch import Tensors, map_tensors
 from calibrant.models.functional.pure_layers import PureNorm
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 
-from calibrant.data.batch import Tensors
+from calibrant.data.streams.batch import Tensors
 from calibrant.models.functional.global_state import generators_restored
 
 

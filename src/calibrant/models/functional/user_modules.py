@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from calibrant.data.batch import tensors_of
+from calibrant.data.streams.batch import tensors_of
 from calibrant.models.functional.global_state import seeded_start
 
 

@@ -24,9 +24,9 @@ from torch.utils.data import (
 )
 
 from calibrant._labels import check_labels
-from calibrant.data.batch import Batch, Tensors, as_dtype, map_tensors
-from calibrant.data.items import by_name, check_batch, takes_mapping, unpack
-from calibrant.data.streams import Stream, mix
+from calibrant.data.streams.batch import Batch, Tensors, as_dtype, map_tensors
+from calibrant.data.streams.batch_formats import by_name, check_batch, takes_mapping, unpack
+from calibrant.data.streams.streams import Stream, mix
 
 _SAMPLERS = (SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 """Samplers that draw random numbers only when an epoch begins."""

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from calibrant._inputs import as_rectangular, shareable
-from calibrant.data.batch import Batch, Recent, Tensors, as_dtype, map_tensors, tensors_of
+from calibrant.data.streams.batch import Batch, Recent, Tensors, as_dtype, map_tensors, tensors_of
 
 Augment = Callable[[Any, torch.Generator], Any]
 AugmentBatch = Callable[[Any, Tensor, torch.Generator], tuple[Any, Tensor]]
@@ -184,7 +184,7 @@ def as_stream(
     ``dtype`` is that of the network: inputs in another floating precision (NumPy's default is float64) are converted.
     ``labels`` names the labels in the batches of a loader that gives mappings.
     """
-    from calibrant.data.loaders import LoaderStream
+    from calibrant.data.streams.loaders import LoaderStream
 
     if isinstance(data, Stream):
         if batch_size is not None or hyper:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from calibrant.data.batch import tensors_of
+from calibrant.data.streams.batch import tensors_of
 
 LABELS = ("labels", "label", "targets", "target", "y")
 """Names of the labels in a mapping, tried in this order."""

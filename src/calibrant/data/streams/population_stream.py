@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from calibrant.data.batch import Batch, Recent, Tensors, stack
-from calibrant.data.streams import Stream, TensorStream
+from calibrant.data.streams.batch import Batch, Recent, Tensors, stack
+from calibrant.data.streams.streams import Stream, TensorStream
 
 Noise = Callable[[int, Batch], Tensors]
 

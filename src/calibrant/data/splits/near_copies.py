@@ -9,7 +9,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial.distance import cdist
 
-from calibrant.data.copies import row_codes
+from calibrant.data.splits.exact_copies import row_codes
 
 _MOST_ROWS = 20_000
 _WORK = 5e7

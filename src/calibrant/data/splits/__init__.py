@@ -1,0 +1,1 @@
+"""Splits of samples, and samples that belong together: exact and near copies."""
