@@ -326,7 +326,7 @@ def test_one_certain_error_does_not_make_the_nll_infinite():
     assert values["nll"] == pytest.approx((-np.log(1e-12) - np.log(0.5)) / 2, rel=1e-6)
 
 
-def test_a_fitted_set_takes_the_settings_of_the_set_that_it_stands_for(tmp_path, eager):
+def test_a_fitted_set_takes_the_settings_of_its_original(tmp_path, eager):
     own = bo4sc.chosen_settings()[0]["blobs-1.7"] | {"epochs": 10}
     file = tmp_path / "settings.json"
     file.write_text(json.dumps({"blobs-1.7": own}))

@@ -28,7 +28,7 @@ def test_densities_of_spirals_are_those_of_their_samples(noise, angle):
         assert labels[rows].mean() == pytest.approx(second[rows].mean(), abs=4 * error)
 
 
-def test_blobs_are_those_of_scikit_learn_with_one_seed_for_both_widths():
+def test_blobs_of_one_seed_share_centres_and_labels():
     narrow, wide = (Blobs(42).draw(width) for width in (1.3, 1.7))
     assert np.array_equal(narrow[1], wide[1])
     centres = wide[0] - (wide[0] - narrow[0]) * 1.7 / 0.4  # width 0
