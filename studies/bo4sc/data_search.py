@@ -31,7 +31,7 @@ from calibrant import metrics
 from calibrant.data.scaling import fit_scaling
 from calibrant.methods import Samples, Standard, Task, fit_all
 from calibrant.report import write_results
-from studies.bo4sc.generators import BLOB_SEEDS, SAMPLES, Blobs, Generator, Spirals, spiral_forms
+from studies.bo4sc.generators import BLOB_SEEDS, SAMPLES, Blobs, Generator, spiral_forms
 from studies.bo4sc.search import Trajectory
 from studies.bo4sc.table1 import PAPER
 from studies.common.shared import made
@@ -175,7 +175,7 @@ def search_spirals() -> list[dict[str, Any]]:
     return records + confirmed("spirals", [by_name[r["name"]] for r in ranked[:CONFIRMED]])
 
 
-def confirmed(family: str, generators: Sequence[Blobs] | Sequence[Spirals]) -> list[dict[str, Any]]:
+def confirmed(family: str, generators: Sequence[Generator]) -> list[dict[str, Any]]:
     """One more record for each of these generators, from more splits, none of which was used before."""
     cells = standard_cells(family, generators, range(SPLITS, SPLITS + MORE_SPLITS))
     covariances = {epochs: spread(own) * (1 + 1 / MORE_SPLITS) for epochs, own in cells.items()}
