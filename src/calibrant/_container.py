@@ -8,6 +8,7 @@ and ``sha256``, the checksum of the rest of the header (as sorted JSON) and of t
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import os
 from collections.abc import Iterable, Mapping
@@ -86,12 +87,9 @@ def check(raw: bytes) -> None:
 
 def read_arrays(raw: bytes, *, tensors: bool = False) -> dict[str, Any]:
     """The arrays of a container by name, as numpy arrays or torch tensors."""
-    if tensors:
-        from safetensors.torch import load
-    else:
-        from safetensors.numpy import load
+    library = importlib.import_module("safetensors.torch" if tensors else "safetensors.numpy")
     try:
-        return dict(load(raw))
+        return dict(library.load(raw))
     except KeyError as error:
         raise SafetensorError(f"its arrays of type {error} are not read here") from None
 
