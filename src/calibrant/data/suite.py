@@ -22,12 +22,12 @@ SETS: dict[str, Callable[..., Synthetic]] = {
     "spirals-3.5": partial(spirals, std=3.5),
     "bac": bac,
 }
-_FITTED_FORM = {"slope": 3.0, "offset": 0.0, "turns": 780 / 360}
+_fitted_spirals = partial(spirals, slope=3.0, offset=0.0, turns=780 / 360)
 FITTED_SETS: dict[str, Callable[..., Synthetic]] = {
     "fitted-blobs-1.3": partial(blobs, std=1.3, centres=MAKE_BLOBS_CENTRES),
     "fitted-blobs-1.7": partial(blobs, std=1.7, centres=MAKE_BLOBS_CENTRES),
-    "fitted-spirals-2.5": partial(spirals, std=2.5, **_FITTED_FORM),
-    "fitted-spirals-3.5": partial(spirals, std=3.5, **_FITTED_FORM),
+    "fitted-spirals-2.5": partial(_fitted_spirals, std=2.5),
+    "fitted-spirals-3.5": partial(_fitted_spirals, std=3.5),
 }
 """Further sets, whose generators give the cells that the paper prints for standard training (docs/first-paper.md).
 
