@@ -13,6 +13,7 @@ from pathlib import Path
 
 from docs.generate import (
     alternatives,
+    coverage,
     first_paper,
     first_paper_claims,
     guarantees,
@@ -34,6 +35,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     **first_paper_claims.SECTIONS,
     **readings.SECTIONS,
     **learned_map.SECTIONS,
+    **coverage.SECTIONS,
     **sampling_noise.SECTIONS,
     **tables.SECTIONS,
     **alternatives.SECTIONS,
