@@ -27,7 +27,8 @@ from torch import Tensor, nn
 import calibrant
 from calibrant import metrics
 from calibrant.posthoc import make_calibrator
-from calibrant.report.results import Record, machine, read_results, versions, write_results
+from calibrant.report import machine, read_results, versions, write_results
+from calibrant.report.results import Record
 from studies.networks import plain
 from studies.networks.tasks import TASKS, Pair, Splits, TaskKind, classes_of
 
