@@ -14,7 +14,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from calibrant.data.splits.stratified import split_indices
+from calibrant.data import split_indices
 from calibrant.data.vision import CropAndFlip, Images, Normalise, split
 from calibrant.methods import Samples, Task
 from calibrant.models import resnet18, resnet50, small_cnn, wide_resnet
