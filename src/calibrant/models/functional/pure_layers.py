@@ -160,7 +160,7 @@ def purify(module: nn.Module) -> nn.Module:
         return _masked(module)
     for layer in module.modules():
         if isinstance(layer, nn.SyncBatchNorm):
-            layer.__class__ = LocalBatchNorm
+            layer.__class__ = LocalBatchNorm  # type: ignore[assignment]
         if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
             layer.sparse = False  # gradients are written into one dense vector
         for kind, pure in _NORMS.items():  # subclasses that override ``forward`` are not changed
