@@ -13,6 +13,7 @@ from pathlib import Path
 
 from docs.generate import (
     alternatives,
+    coverage,
     first_paper,
     first_paper_claims,
     guarantees,
@@ -24,6 +25,7 @@ from docs.generate import (
     sampling_noise,
     studies,
     tables,
+    wide,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -33,6 +35,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     **first_paper_claims.SECTIONS,
     **readings.SECTIONS,
     **learned_map.SECTIONS,
+    **coverage.SECTIONS,
     **sampling_noise.SECTIONS,
     **tables.SECTIONS,
     **alternatives.SECTIONS,
@@ -40,6 +43,7 @@ SECTIONS: dict[str, Callable[[], str]] = {
     **readme.SECTIONS,
     **guarantees.SECTIONS,
     **studies.SECTIONS,
+    **wide.SECTIONS,
 }
 SECTION = re.compile(r"(<!-- results: ([a-z0-9-]+|written by [a-z_.]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 

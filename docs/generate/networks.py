@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from calibrant.bilevel import SGD
+from calibrant.methods.averaged import AveragedNetwork
+from calibrant.methods.recipes import RECIPES, SMALL_RECIPES
 from calibrant.metrics import excludes_zero
 from calibrant.report import Column, to_markdown
 from docs.generate.stored import stored, words
@@ -54,4 +57,23 @@ def recipes() -> str:
     return table(list(stored("recipes").records))
 
 
-SECTIONS = {"networks": networks, "recipes": recipes}
+def recipe_values() -> str:
+    """One row per kind: the optimiser, its settings and the length of a run."""
+    rows = [_recipe(method) for row in (RECIPES, SMALL_RECIPES) for method in row.values()]
+    return to_markdown(["kind", "optimiser", "largest rate", "weight decay", "gradient norm", "length"], rows)
+
+
+def _recipe(method: AveragedNetwork) -> list[object]:
+    optimizer = method.optimizer
+    nesterov = ", Nesterov momentum " + f"{optimizer.momentum:g}" if isinstance(optimizer, SGD) else ""
+    return [
+        method.kind,
+        type(optimizer).__name__ + nesterov,
+        f"{method.rate:g}",
+        f"{optimizer.weight_decay:g}",
+        "any" if optimizer.clip_norm is None else f"at most {optimizer.clip_norm:g}",
+        f"{method.steps:,} steps or {method.passes} epochs, whichever is more",
+    ]
+
+
+SECTIONS = {"networks": networks, "recipes": recipes, "recipe-values": recipe_values}

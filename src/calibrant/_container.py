@@ -86,22 +86,14 @@ def check(raw: bytes) -> None:
 
 def read_arrays(raw: bytes, *, tensors: bool = False) -> dict[str, Any]:
     """The arrays of a container by name, as numpy arrays or torch tensors."""
-    found: dict[str, Any] = {}
-    for name, part in deserialize(raw):
-        kind, shape, data = part["dtype"], tuple(part["shape"]), bytearray(part["data"])
-        if kind in _NUMPY:
-            found[name] = np.frombuffer(data, _NUMPY[kind]).reshape(shape)
-        elif not (tensors and kind in _SMALL):
-            raise SafetensorError(f"the array {name} is of type {kind}, which is not read here")
-        if tensors:
-            import torch
-
-            if kind in _SMALL:
-                whole = torch.empty(0, dtype=torch.uint8) if not data else torch.frombuffer(data, dtype=torch.uint8)
-                found[name] = whole.view(getattr(torch, _SMALL[kind])).reshape(shape)
-            else:
-                found[name] = torch.from_numpy(found[name])
-    return found
+    if tensors:
+        from safetensors.torch import load
+    else:
+        from safetensors.numpy import load
+    try:
+        return dict(load(raw))
+    except KeyError as error:
+        raise SafetensorError(f"its arrays of type {error} are not read here") from None
 
 
 def _header(raw: bytes) -> dict[str, Any]:

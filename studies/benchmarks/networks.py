@@ -25,6 +25,8 @@ from calibrant.models import resnet18
 from studies.benchmarks.harness import Record, record
 
 AUGMENT, NORMALISE = CropAndFlip(), Normalise((0.5,) * 3, (0.25,) * 3)
+GRAPHS = "torch, reduce-overhead"
+"""The loop with ``torch.compile(mode="reduce-overhead")``, which replays CUDA graphs."""
 RATE = {"momentum": 0.9, "weight_decay": 5e-4, "nesterov": True}
 
 
@@ -35,12 +37,14 @@ def images(count: int, device: str) -> tuple[Tensor, Tensor]:
     return pixels.to(device), torch.randint(0, 10, (count,), generator=generator).to(device)
 
 
-def torch_loop(model: nn.Module, inputs: Tensor, labels: Tensor, size: int, *, gpu: bool) -> Callable[[int], None]:
-    """An ordinary loop over shuffled, augmented batches."""
+def torch_loop(
+    model: nn.Module, inputs: Tensor, labels: Tensor, size: int, *, gpu: bool, mode: str | None = None
+) -> Callable[[int], None]:
+    """An ordinary loop over shuffled, augmented batches. ``mode`` is that of ``torch.compile`` on a GPU."""
     if gpu:
         model = model.to(memory_format=torch.channels_last)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, **RATE)
-    run = torch.compile(model) if gpu else model
+    run = torch.compile(model, mode=mode) if gpu else model
     generator = torch.Generator(inputs.device).manual_seed(0)
 
     def train(steps: int) -> None:
@@ -131,6 +135,7 @@ def on_gpu(size: int = 256, steps: int = 160, repeats: int = 5, leave_out: Seque
     head = {"scope": "head"}
     makers: dict[str, Callable[[], Callable[[int], None]]] = {
         "torch": lambda: torch_loop(resnet18(10).cuda(), inputs, labels, size, gpu=True),
+        GRAPHS: lambda: torch_loop(resnet18(10).cuda(), inputs, labels, size, gpu=True, mode="reduce-overhead"),
         "plain": lambda: engine("none", Plain(4)),
         "one step, head, every step": lambda: engine("gamma", OneStep(1, **head)),
         "one step, head, every 4th": lambda: engine("gamma", OneStep(4, **head)),
@@ -171,6 +176,7 @@ def on_gpu(size: int = 256, steps: int = 160, repeats: int = 5, leave_out: Seque
     }
     return [
         ratio("plain", "torch", 1.05) | common,
+        *([ratio("plain", GRAPHS, 1.10)] if GRAPHS in jobs else []),
         record(f"{where}, plain, an epoch of 50,000 images, seconds", seconds["plain"] * 50_000 / size, 1.8),
         *(ratio(name, "plain", target) for name, target in limits.items() if name in jobs),
         record(f"{where}, plain, peak memory / torch", peak["plain"] / peak["torch"], 1.2),

@@ -1,9 +1,12 @@
-"""Time, memory and test loss of the classifier on wide sparse matrices, each fitted in a separate process.
+"""Time, memory, file size and test loss of the classifier on wide sparse matrices and free text, beside linear rivals.
 
-``python -m studies.benchmarks.wide CASE`` fits one case, prints its records as JSON, and adds them to
-``results/bench.json``. The case ``newsgroups`` needs ``--folder``: the by-date split of 20 newsgroups with the folders
-``20news-bydate-train`` and ``20news-bydate-test``. Its rivals are fitted after the classifier, so they do not change
-its peak memory.
+``python -m studies.benchmarks.wide CASE`` fits one case in this process, prints its records as JSON, and adds them to
+``results/bench.json``. Two cases need ``--folder``, with data in their usual form:
+
+- ``newsgroups``: 20 newsgroups, split by date, with the folders ``20news-bydate-train`` and ``20news-bydate-test``;
+- ``sst2``: the sentences of SST-2, with ``train.tsv`` and ``test.tsv`` (columns ``sentence`` and ``label``).
+
+Rivals are fitted after the classifier, so they do not change its peak memory. For texts, they see their TF-IDF.
 """
 
 from __future__ import annotations
@@ -14,17 +17,20 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from scipy import sparse
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import log_loss
 from sklearn.svm import LinearSVC
 
 from calibrant import CrossCalibrated, SelfCalibratedClassifier
+from calibrant.metrics import paired_difference
+from calibrant.report import Column, to_markdown
 from studies.benchmarks.harness import RESULTS, Record, record, write
 from studies.benchmarks.peak_memory import peak, resident
 
@@ -36,13 +42,26 @@ CASES = {
     "wide": (3000, 20_000, 4),
 }
 """The numbers of training rows, of random columns and of classes."""
-SECONDS, GIGABYTES = 30.0, 2.0
-NEWSGROUPS = "newsgroups"
-VECTORIZER = {"min_df": 3, "stop_words": "english", "sublinear_tf": True}
-NEWS_SECONDS, NEWS_GIGABYTES = 300.0, 3.0
+VECTORIZER = {"min_df": 3, "stop_words": "english"}
+SOURCES = ("newsgroups", "sst2")
+"""The cases that need a folder."""
 
 
-def noise(rows: int, columns: int, classes: int) -> tuple[Any, ...]:
+class Data(NamedTuple):
+    """Training and test rows, those of the rivals, and the limits of processor seconds and gigabytes."""
+
+    name: str
+    X: Any
+    y: np.ndarray
+    test: Any
+    y_test: np.ndarray
+    sparse: Any
+    sparse_test: Any
+    seconds: float
+    gigabytes: float
+
+
+def noise(rows: int, columns: int, classes: int) -> Data:
     """Random columns and one per class, which is 1 in 60 % of its rows; training rows, then ``NEW`` new ones."""
     random = np.random.default_rng(0)
     y = random.integers(0, classes, rows + NEW)
@@ -50,78 +69,140 @@ def noise(rows: int, columns: int, classes: int) -> tuple[Any, ...]:
     X = sparse.csr_matrix((random.random(size), places), shape=(len(y), columns))
     informative = np.eye(classes)[y] * (random.random(len(y)) < 0.6)[:, None]
     X = sparse.csr_matrix(sparse.hstack([X, informative]))
-    return X[:rows], y[:rows], X[rows:], y[rows:]
+    train, test = X[:rows], X[rows:]
+    return Data("random sparse rows", train, y[:rows], test, y[rows:], train, test, 30.0, 2.0)
 
 
-def newsgroups(folder: Path) -> tuple[Any, ...]:
-    """TF-IDF of whole messages, with headers; training rows, then test rows."""
-    vectorizer, parts = TfidfVectorizer(**VECTORIZER), []
+def newsgroups(folder: Path) -> Data:
+    """TF-IDF of whole messages, with headers."""
+    texts, labels = [], []
     for part in ("train", "test"):
         files = sorted((folder / f"20news-bydate-{part}").glob("*/*"))
-        texts = [file.read_text(encoding="latin-1") for file in files]
-        X = vectorizer.fit_transform(texts) if part == "train" else vectorizer.transform(texts)
-        parts += [X, np.array([file.parent.name for file in files])]
-    return tuple(parts)
+        texts.append([file.read_text(encoding="latin-1") for file in files])
+        labels.append(np.array([file.parent.name for file in files]))
+    vectorizer = TfidfVectorizer(**VECTORIZER)
+    train, test = vectorizer.fit_transform(texts[0]), vectorizer.transform(texts[1])
+    return Data("20 newsgroups", train, labels[0], test, labels[1], train, test, 300.0, 3.0)
+
+
+def sst2(folder: Path, rows: int | None = None) -> Data:
+    """Sentences as a text column of a data frame; with ``rows``, the first ones only."""
+    import pandas as pd
+
+    train, test = (pd.read_csv(folder / f"{part}.tsv", sep="\t", quoting=3) for part in ("train", "test"))
+    train = train[:rows]
+    vectorizer = TfidfVectorizer()
+    X, X_test = vectorizer.fit_transform(train["sentence"]), vectorizer.transform(test["sentence"])
+    frames = [table[["sentence"]] for table in (train, test)]
+    labels = [table["label"].to_numpy() for table in (train, test)]
+    return Data("SST-2 sentences", frames[0], labels[0], frames[1], labels[1], X, X_test, 600.0, 4.0)
+
+
+def rivals() -> dict[str, Any]:
+    """The linear models that the classifier is compared with."""
+    return {
+        "CrossCalibrated(LinearSVC())": CrossCalibrated(LinearSVC(random_state=0), random_state=0),
+        "logistic regression": LogisticRegression(max_iter=1000),
+        "logistic regression with temperature": CalibratedClassifierCV(
+            LogisticRegression(max_iter=1000), method="temperature"
+        ),
+    }
 
 
 def run() -> list[Record]:
     """One fit of each random case."""
-    found: list[Record] = []
+    records: list[Record] = []
     for case in CASES:
         call = [sys.executable, "-m", "studies.benchmarks.wide", case, "--print-only"]
         done = subprocess.run(call, capture_output=True, text=True, check=True)
-        found += json.loads(done.stdout.splitlines()[-1])
-    return found
+        records += json.loads(done.stdout.splitlines()[-1])
+    return records
 
 
-def measure(case: str, folder: Path | None = None) -> list[Record]:
-    """Fit one case in this process, and return its records."""
-    if case == NEWSGROUPS:
-        assert folder is not None
-        data, name, limits = newsgroups(folder), "20 newsgroups", (NEWS_SECONDS, NEWS_GIGABYTES)
-    else:
-        data, name, limits = noise(*CASES[case]), "random sparse rows", (SECONDS, GIGABYTES)
-    X, y, new, labels = data
-    name = f"SelfCalibratedClassifier, {name}, {X.shape[0]:,} × {X.shape[1]:,}, {len(set(y.tolist()))} classes"
+def measure(data: Data) -> list[Record]:
+    """Fit the classifier and then its rivals, and return the records."""
     before, begin, worked = resident(), time.perf_counter(), time.process_time()
-    classifier = SelfCalibratedClassifier(random_state=0, device="cpu").fit(X, y)
+    classifier = SelfCalibratedClassifier(random_state=0, device="cpu").fit(data.X, data.y)
+    seconds, wall, memory = time.process_time() - worked, time.perf_counter() - begin, peak() / 1024
+    codes = np.searchsorted(classifier.classes_, data.y_test)
+    losses = {"classifier": _losses(classifier.predict_proba(data.test), codes)}
+    for name, rival in rivals().items():
+        losses[name] = _losses(rival.fit(data.sparse, data.y).predict_proba(data.sparse_test), codes)
+    means = {name: float(values.mean()) for name, values in losses.items()}
+    loss = means.pop("classifier")
+    best = min(means, key=means.__getitem__)
+    gap = paired_difference(losses["classifier"].tolist(), losses[best].tolist())
+    columns = classifier.projection_.columns
+    shape = f"{len(data.y):,} × {columns:,}, {len(classifier.classes_)} classes"
     details: dict[str, Any] = {
-        "wall_seconds": time.perf_counter() - begin,
+        "data": data.name,
+        "shape": [len(data.y), columns, len(classifier.classes_)],
+        "processor_seconds": seconds,
+        "wall_seconds": wall,
+        "threads": torch.get_num_threads(),
+        "peak_gigabytes": memory,
         "before_gigabytes": before / 1024,
+        "file_megabytes": _file_size(classifier) / 1e6,
         "members": classifier.members_,
+        "test_nll": loss,
+        "rivals": means,
+        "difference": [gap.value, gap.low, gap.high],
     }
-    seconds, memory = time.process_time() - worked, peak() / 1024
-    loss = log_loss(labels, classifier.predict_proba(new))
-    found = [
-        record(f"{name}, processor seconds", seconds, limits[0], test_nll=loss, **details),
-        record(f"{name}, peak gigabytes", memory, limits[1], **details),
+    name = f"SelfCalibratedClassifier, {data.name}, {shape}"
+    return [
+        record(f"{name}, processor seconds", seconds, data.seconds, wide=details),
+        record(f"{name}, peak gigabytes", memory, data.gigabytes),
+        record(f"{name}, test NLL (target: the best linear rival's)", loss, means[best]),
     ]
-    if case == NEWSGROUPS:
-        rivals = {
-            "CrossCalibrated(LinearSVC())": CrossCalibrated(LinearSVC(random_state=0), random_state=0),
-            "logistic regression with temperature": CalibratedClassifierCV(
-                LogisticRegression(max_iter=1000), method="temperature"
-            ),
-        }
-        losses = {rival: log_loss(labels, model.fit(X, y).predict_proba(new)) for rival, model in rivals.items()}
-        best = min(losses.values())
-        found.append(record(f"{name}, test NLL (target: the better rival's)", loss, best, rivals=losses, **VECTORIZER))
-    return found
+
+
+def _losses(probs: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    values: np.ndarray = -np.log(probs[np.arange(len(codes)), codes].astype(float))
+    return values
+
+
+def _file_size(classifier: SelfCalibratedClassifier) -> int:
+    with TemporaryDirectory() as folder:
+        classifier.save(Path(folder) / "model")
+        return (Path(folder) / "model").stat().st_size
+
+
+def table(records: list[Record]) -> str:
+    """The stored cases as a Markdown table, for the documentation."""
+    names = list(rivals())
+    columns: list[Any] = ["data", Column("rows", digits=0), Column("columns", digits=0), "classes"]
+    columns += [Column("processor, s", digits=0), Column("peak, GB", digits=2), Column("file, MB", digits=1)]
+    columns += [Column(name, digits=3) for name in ("NLL", *names)] + ["NLL − best rival's"]
+    rows = []
+    for details in (r["wide"] for r in records if "wide" in r):
+        numbers = [details[name] for name in ("processor_seconds", "peak_gigabytes", "file_megabytes", "test_nll")]
+        value, low, high = details["difference"]
+        difference = f"{value:+.3f} ({low:+.3f} to {high:+.3f})"
+        rivals_losses = [details["rivals"][name] for name in names]
+        rows.append([details["data"], *details["shape"], *numbers, *rivals_losses, difference])
+    return to_markdown(columns, rows)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("case", choices=[*CASES, NEWSGROUPS])
-    parser.add_argument("--folder", type=Path, help="the folder of 20 newsgroups")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("case", choices=[*CASES, *SOURCES])
+    parser.add_argument("--folder", type=Path, help="the folder of 20 newsgroups or SST-2")
+    parser.add_argument("--rows", type=int, help="train on the first rows only (sst2)")
     parser.add_argument("--out", type=Path, default=RESULTS, help="the result file")
     parser.add_argument("--print-only", action="store_true", help="do not write to the result file")
     arguments = parser.parse_args()
-    if arguments.case == NEWSGROUPS and arguments.folder is None:
-        parser.error("newsgroups needs --folder")
-    found = measure(arguments.case, arguments.folder)
+    if arguments.case in SOURCES and arguments.folder is None:
+        parser.error(f"{arguments.case} needs --folder")
+    if arguments.case == "newsgroups":
+        data = newsgroups(arguments.folder)
+    elif arguments.case == "sst2":
+        data = sst2(arguments.folder, arguments.rows)
+    else:
+        data = noise(*CASES[arguments.case])
+    records = measure(data)
     if not arguments.print_only:
-        write(arguments.out, found)
-    print(json.dumps(found))
+        write(arguments.out, records)
+    print(json.dumps(records))
 
 
 if __name__ == "__main__":

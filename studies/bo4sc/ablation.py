@@ -16,6 +16,7 @@ from studies.bo4sc.plain_descent import choose_sgd, sgd_search, stored_sgd
 from studies.bo4sc.variants import SGD, measure, variants
 from studies.common.command import export, open_store, usable_folder
 from studies.common.contents import in_order, position, read_own
+from studies.common.dry_run import LISTING
 from studies.common.records import resolve_device
 from studies.common.shared import SEEDS, made
 from studies.common.synthetic import Plan, run_plan
@@ -52,7 +53,9 @@ def run(
     store = open_store(out, NAME, device=where)
     config: dict[str, Any] = {"experiment": NAME, "seeds": list(range(seeds)), "sets": list(sets)}
     if any(v.name == SGD for v in wanted):
-        config["inner_sgd"] = found = stored_sgd(store, sets) or choose_sgd(sets, device=where)
+        config["inner_sgd"] = found = stored_sgd(store, sets) or (
+            {} if LISTING.get() else choose_sgd(sets, device=where)
+        )
         wanted = [replace(v, method=replace(v.method, **found)) if v.name == SGD else v for v in wanted]
     config["variants"] = {v.name: dataclasses.asdict(v.method) for v in wanted}
     config |= {"sgd_search": sgd_search(sets), "device": str(where), **made()}

@@ -57,6 +57,7 @@ def sweep_bo4sc(
     jobs: Jobs = None,
     fresh: Fresh = False,
     source: Source = None,
+    dry_run: DryRun = False,
 ) -> None:
     """Run the grid search of Sanguin et al. 2024 over all combinations of the given values.
 
@@ -75,6 +76,7 @@ def sweep_bo4sc(
     grid = {name: values for name, values in given.items() if values}
     call(
         "bo4sc.grid.run",
+        listing=dry_run,
         grid=grid,
         seeds=seeds,
         out=out,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import inspect
 import time
 from collections.abc import Callable
 from enum import Enum
@@ -14,6 +15,7 @@ import typer
 
 from calibrant._words import duration
 from calibrant.cli.shell import Command, Sentences, notes_at_once
+from studies.cli.options import DryRun
 
 
 class StudySentences(Sentences):
@@ -53,14 +55,23 @@ def _given(ctx: Any, name: str | None) -> bool:
 def experiment(group: typer.Typer, name: str, function: str) -> Callable[[Callable[..., dict[str, Any] | None]], Any]:
     """Add a command that passes its options to `studies.<function>`; see `call`.
 
-    The decorated function declares the options. It can return values that replace some of them.
+    The decorated function declares the options. It can return values that replace some of them. Every command has
+    `--dry-run`. A study that declares it lists its runs itself, for example those in the files of `--from`.
     """
 
     def add(declared: Callable[..., dict[str, Any] | None]) -> Callable[..., None]:
+        declarations = inspect.signature(declared, eval_str=True).parameters
+        lists_itself = "dry_run" in declarations
+
         @functools.wraps(declared)
         def command(**options: Any) -> None:
-            call(function, **{key: _plain(value) for key, value in (options | (declared(**options) or {})).items()})
+            listing = False if lists_itself else options.pop("dry_run")
+            chosen = options | (declared(**options) or {})
+            call(function, listing=listing, **{key: _plain(value) for key, value in chosen.items()})
 
+        if not lists_itself:
+            option = inspect.Parameter("dry_run", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=DryRun)
+            command.__signature__ = inspect.Signature([*declarations.values(), option])  # type: ignore[attr-defined]
         return group.command(name, cls=Experiment)(command)
 
     return add
@@ -72,20 +83,23 @@ def _plain(option: Any) -> Any:
     return None if option == [] else option
 
 
-def call(function: str, **arguments: Any) -> None:
+def call(function: str, *, listing: bool = False, **arguments: Any) -> None:
     """Run `studies.<module>.<name>`, and print the path of its result and the time it took.
 
     The module is imported here, so that `calibrant --help` need not wait for torch. The function returns a text to
     print, the path of the file that it wrote, or None. The packages that a report needs are checked before training.
+    With ``listing``, the runs are listed instead of made.
     """
     from calibrant.report import require
+    from studies.common.dry_run import list_instead
 
     require()
     module, _, name = function.rpartition(".")
     begin = time.perf_counter()
     try:
         with notes_at_once():
-            result = getattr(importlib.import_module(f"studies.{module}"), name)(**arguments)
+            study = getattr(importlib.import_module(f"studies.{module}"), name)
+            result = list_instead(study, **arguments) if listing else study(**arguments)
     except KeyboardInterrupt:
         typer.echo("Interrupted. Run the same command again to continue.", err=True)
         raise typer.Exit(130) from None

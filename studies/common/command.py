@@ -12,6 +12,7 @@ from calibrant._whole import usable_folder
 from calibrant.report import read_results, write_results
 from calibrant.report.results import Record, as_json
 from studies.common.contents import KINDS, Arrange, contents, experiment_of
+from studies.common.dry_run import LISTING, Listed, list_runs
 from studies.common.keys import Key
 from studies.common.shared import count
 from studies.common.store import Line, Store
@@ -22,8 +23,9 @@ def open_store(out: str | Path, experiment: str, *, device: Any = "cpu") -> Stor
 
     If the folder has a result file but no store, the new store starts with the records of that file.
     """
-    store = Store(usable_folder(out), device=str(device))
-    if not _holds_records(store, experiment):
+    listing = LISTING.get()
+    store = Store(out if listing else usable_folder(out), device=str(device), read_only=listing)
+    if not _holds_records(store, experiment) or listing:
         return store
     if not store.commands:
         store.adopt(read_results(_exported(store)), KINDS[experiment].identity)
@@ -67,6 +69,8 @@ def begin(
 ) -> list[Key]:
     """Record a command in the store, report how many of its runs are finished, and return the others.
 
+    A dry run ends here: its runs are listed, and nothing is recorded.
+
     Parameters
     ----------
     keys : the runs of the command
@@ -74,6 +78,9 @@ def begin(
         from the stored one, the record is out of date. It stays in the file but no longer counts.
     fresh : repeat all runs of the command
     """
+    if LISTING.get():
+        experiment = config["experiment"]
+        raise Listed(list_runs(keys, [] if fresh else stored_records(store.folder, experiment), experiment))
     asked = {key.name for key in keys}
     changed = []
     for name, line in store.current.items():

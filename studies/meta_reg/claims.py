@@ -99,7 +99,7 @@ def upper_bound() -> Claim:
 
 
 def kernel_bound() -> Claim:
-    """Eq. (11): SECE is an upper bound of the kernel estimate of ECE (Eq. 8 with d = 1), ÊCE¹ in the paper."""
+    """Eq. (11) of the second paper: SECE is an upper bound of ÊCE¹, which is Eq. (8) with d = 1."""
     gaps = []
     for sharpening in (0.5, 1.0, 2.0, 4.0):
         for seed in range(5):

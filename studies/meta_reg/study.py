@@ -17,13 +17,13 @@ from studies.common.command import begin, open_store, stored_records, tell_user,
 from studies.common.command import export as export_results
 from studies.common.configs import combined
 from studies.common.contents import KINDS, in_order, position, read_own, settings_of
+from studies.common.dry_run import list_runs
 from studies.common.keys import Key, name_of
 from studies.common.progress import StudyProgress
 from studies.common.records import resolve_device
 from studies.common.shared import made
 from studies.common.store import Line, Store
 from studies.meta_reg.data import DATASETS
-from studies.meta_reg.dry_run import list_runs
 from studies.meta_reg.groups import SMALL
 from studies.meta_reg.noisy import has_noisy_labels
 from studies.meta_reg.page import tell, to_terminal

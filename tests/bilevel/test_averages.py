@@ -187,11 +187,11 @@ def test_feedback_raises_gamma_while_confidence_is_above_accuracy():
 def test_decay_spares_biases_and_norms():
     one = problem(outer=SampleWeights(SAMPLES))
     spared = SGD(0.1, weight_decay=0.5, decay_on="weights")
-    bound = spared.bound(one.view.weight_mask)
+    bound = spared.bound(one.view.weight_mask, one.view.spread)
     values = one.view.unflatten(bound.update(one.start, (), torch.zeros_like(one.start), 1)[0])
     for name, before in one.view.unflatten(one.start).items():
         factor = 0.95 if before.dim() > 1 else 1.0
         torch.testing.assert_close(values[name], factor * before)
-    with pytest.raises(ValueError, match="needs the network"):
+    with pytest.raises(ValueError, match="need the network"):
         spared.update(one.start, (), torch.zeros_like(one.start), 1)
     solve(one, hypergradient=Unrolled(2), inner_optimizer=spared, outer_optimizer=SGD(1.0), outer_steps=1)

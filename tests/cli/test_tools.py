@@ -56,6 +56,21 @@ def test_every_form_is_recognised(table, kind, n_classes, options):
     assert measures["ece"]["value"] == pytest.approx(reference(n_classes)[0])
 
 
+def test_all_tools_take_the_decimal_mark_and_the_encoding(table, tmp_path):
+    plain, german, out = table(), tmp_path / "german.csv", tmp_path / "out.csv"
+    frame = pd.read_csv(plain).assign(ort="Köln")
+    frame.to_csv(german, sep=";", decimal=",", index=False, encoding="cp1252")
+    options = ("--decimal", ",", "--encoding", "cp1252")
+    wanted = as_json("evaluate", plain)["models"][0]["measures"]["ece"]["value"]
+    found = as_json("evaluate", german, *options)["models"][0]["measures"]["ece"]["value"]
+    assert found == pytest.approx(wanted)
+    as_json("calibrate", german, *options, "--method", "temperature", "--out", tmp_path / "t.calibrator")
+    as_json("apply", tmp_path / "t.calibrator", german, *options, "--out", out)
+    names = [name for name in frame if name.startswith("prob_")]
+    raw = pd.read_csv(out)[[f"raw_{name}" for name in names]].to_numpy()
+    np.testing.assert_allclose(raw, frame[names].to_numpy(), atol=1e-6)
+
+
 def test_the_other_label_turns_a_score_round(table):
     path = table("score")
     right, turned = (as_json("evaluate", path, "--positive", p)["models"][0]["measures"] for p in ("yes", "no"))

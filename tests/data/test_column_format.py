@@ -43,6 +43,12 @@ def test_numbers_are_read_as_declared(notation, values, numbers):
     assert formats_from_json(formats_to_json({"x": form})) == {"x": form}
 
 
+@pytest.mark.parametrize("content", [[], {"x": None}, {"x": {"kind": "words"}}, {"x": {"kind": "text", "size": 1}}])
+def test_formats_of_another_version_are_refused(content):
+    with pytest.raises(ValueError, match="does not hold formats of columns that this version wrote"):
+        formats_from_json(content)
+
+
 @pytest.mark.parametrize(
     ("notation", "value"),
     [

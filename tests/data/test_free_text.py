@@ -14,6 +14,7 @@ from calibrant import SelfCalibratedClassifier
 from calibrant.data import TableEncoder, free_text
 from calibrant.data.free_text import FreeText
 from calibrant.estimators import load_classifier
+from calibrant.export import to_onnx
 
 pytestmark = pytest.mark.filterwarnings("ignore:Column .* is read as free text")
 
@@ -190,6 +191,9 @@ def test_a_table_of_free_text_is_learned_and_saved(tmp_path):
     assert clf.projection_.columns == len(clf.encoder_.columns_[0].idf)
     clf.save(tmp_path / "model")
     assert np.array_equal(load_classifier(tmp_path / "model").predict_proba(frame[300:]), probs)
+    with pytest.raises(ValueError, match="sparse columns or terms of free text"):
+        to_onnx(clf, tmp_path / "model.onnx")
+    assert not (tmp_path / "model.onnx").exists()
 
 
 def test_a_classifier_takes_the_names_of_text_columns():
@@ -197,3 +201,11 @@ def test_a_classifier_takes_the_names_of_text_columns():
     clf = SelfCalibratedClassifier(epochs=1, folds=2, repeats=1, members=("network",), text_columns="kind")
     clf.fit(frame, np.arange(100) % 3 == 0)
     assert [column.kind for column in clf.encoder_.columns_] == ["numeric", "text"]
+
+
+def test_rows_that_share_a_text_are_no_copies(recwarn):
+    frame, y = job_titles(2000, 0)
+    frame["age"] = np.random.default_rng(0).integers(20, 60, len(frame))
+    members = ("network",)
+    SelfCalibratedClassifier(4, epochs=1, folds=2, repeats=1, members=members, random_state=0).fit(frame, y)
+    assert not [w for w in recwarn if "near copy" in str(w.message)]

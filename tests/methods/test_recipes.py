@@ -115,14 +115,66 @@ def test_settings_of_a_torch_optimizer_are_used():
     adamw = torch.optim.AdamW(perceptron().parameters(), 1e-3, betas=(0.8, 0.9), weight_decay=0.2)
     assert as_optimizer(adamw) == AdamW(1e-3, betas=(0.8, 0.9), weight_decay=0.2)
     assert as_optimizer(torch.optim.Adam(perceptron().parameters())) == Adam(1e-3)
+    two = [{"params": part.parameters(), "momentum": 0.1 * k} for k, part in enumerate((perceptron(), perceptron()))]
     for wrong in (
         torch.optim.RMSprop(perceptron().parameters()),
         torch.optim.Adam(perceptron().parameters(), amsgrad=True),
+        torch.optim.SGD(two, 0.1),
     ):
-        with pytest.raises(ValueError, match="SGD, Adam or AdamW with one group"):
+        with pytest.raises(ValueError, match="SGD, Adam or AdamW without"):
             as_optimizer(wrong)
+    of_two = torch.optim.SGD([{"params": part.parameters()} for part in (perceptron(), perceptron())], 0.1)
+    with pytest.raises(ValueError, match="got 8 of 8 parameters from something else"):
+        as_optimizer(of_two, perceptron())
     with pytest.raises(TypeError, match="optimizer must be one of"):
         as_optimizer("sgd")
+
+
+def grouped(net, kind, rate, **settings):
+    """Two rates and two decays; the bias of the first layer is left out."""
+    groups = [
+        {"params": [net[0].weight], "weight_decay": 0.3},
+        {"params": list(net[2].parameters()), "lr": rate / 4, "weight_decay": 0.0},
+    ]
+    return kind(groups, rate, **settings)
+
+
+@pytest.mark.parametrize(
+    ("kind", "rate", "settings"),
+    [
+        (torch.optim.SGD, 0.2, {"momentum": 0.9, "nesterov": True}),
+        (torch.optim.Adam, 0.01, {}),
+        (torch.optim.AdamW, 0.01, {"betas": (0.8, 0.95)}),
+    ],
+)
+def test_groups_of_parameters_are_trained_as_by_torch(kind, rate, settings):
+    x, y = rows(30)
+    net = perceptron()
+    optimizer = as_optimizer(grouped(net, kind, rate, **settings), net)
+    trained = solve(Bilevel(net, train=(x, y)), hypergradient=Plain(5), inner_optimizer=optimizer, outer_steps=2)
+    torch_optimizer = grouped(net, kind, rate, **settings)
+    start = net[0].bias.detach().clone()
+    for _ in range(10):
+        torch_optimizer.zero_grad()
+        F.cross_entropy(net(x), y).backward()
+        torch_optimizer.step()
+    own = trained.export(perceptron()).state_dict()
+    torch.testing.assert_close(own, net.state_dict(), rtol=1e-4, atol=1e-5)
+    assert torch.equal(own["0.bias"], start)
+
+
+def test_groups_need_plain_training_and_the_parameters_of_the_model():
+    net, x = perceptron(), rows(300)
+    result = calibrant.fit(net, x, rows(100, 1), epochs=2, optimizer=grouped(net, torch.optim.SGD, 0.1))
+    trained = result.modules[0]
+    assert torch.equal(trained[0].bias, net[0].bias)
+    assert not torch.equal(trained[0].weight, net[0].weight)
+    problem = Bilevel(net, calibrant.bilevel.SampleWeights(300), train=x, val=x)
+    optimizer = as_optimizer(grouped(net, torch.optim.SGD, 0.1), net)
+    with pytest.raises(ValueError, match="groups of the inner optimiser must be empty"):
+        solve(
+            problem, hypergradient=Truncated(4, 2), inner_optimizer=optimizer, outer_optimizer=SGD(1.0), outer_steps=1
+        )
 
 
 def test_own_optimizer_schedule_and_loss_train_one_calibrated_network():

@@ -33,6 +33,7 @@ def main(name: str, folder: Path) -> None:
         told[kind] = {"classes": classifier.classes_.tolist(), "probs": classifier.predict_proba(X[:5]).tolist()}
     if hasattr(classifier, "encoder_"):
         frame(name, folder, told, classifier, X, labels)
+        text(name, folder, told, classifier, labels)
     scores = np.eye(3)[y] * 2 + random.normal(size=(36, 3)).round(2)
     told["scores"] = scores[:5].tolist()
     kinds = {k: posthoc.make_calibrator(k) for k in ("temperature", "isotonic", "neural")}
@@ -100,6 +101,24 @@ def frame(name, folder, told, classifier, X, labels):
     encoder = TableEncoder().fit(table)
     encoder.save(folder / f"{name}-encoder.calibrant")
     told["encoder"] = {"numbers": encoder.transform(table[:5]).tolist()}
+
+
+def text(name, folder, told, classifier, labels):
+    """A table with free text, which linear models see as sparse columns."""
+    import pandas as pd
+
+    words = np.array(["red", "dry", "old", "ripe", "sweet", "young"])
+    places = np.random.default_rng(1).integers(0, 6, (len(labels), 2))
+    table = pd.DataFrame({"wine": [f"{a} {b} {c}" for (a, b), c in zip(words[places], labels, strict=True)]})
+    table["price"] = np.arange(len(labels)) % 7
+    table.loc[1, "wine"] = None
+    classifier.set_params(members=("network", "linear"), text_columns=["wine"]).fit(table, labels)
+    classifier.save(folder / f"{name}-text.calibrant")
+    told["text"] = {
+        "classes": classifier.classes_.tolist(),
+        "probs": classifier.predict_proba(table[:5]).tolist(),
+        "table": json.loads(table[:5].to_json(orient="split")),
+    }
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 import calibrant
@@ -123,3 +124,9 @@ def test_one_part_of_the_scaling_has_another_length(place, tmp_path):
     key = header["state"]["scaling_"]["tuple"][place]["array"]
     arrays[key] = np.append(arrays[key], arrays[key][:1])
     assert "columns" in refused(estimators.load_classifier, header, arrays, tmp_path / "file")
+
+
+def test_arrays_of_an_unknown_type_are_refused(tmp_path):
+    header, arrays = parts("temperature")
+    arrays["odd"] = torch.ones(2, dtype=torch.bfloat16)
+    assert "BF16" in refused(posthoc.load_calibrator, header, arrays, tmp_path / "file")

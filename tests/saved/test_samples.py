@@ -18,7 +18,7 @@ from calibrant.data import TableEncoder
 
 HERE = Path(__file__).parent
 SAMPLES = sorted(HERE.glob("*.calibrant"))
-CLASSIFIERS = ("bo4sc", "self", "frame")
+CLASSIFIERS = ("bo4sc", "self", "frame", "text")
 
 
 def kind_of(path):
@@ -38,7 +38,7 @@ def answers(path, loaded=None):
     """The predictions of a loaded object, and those stored when it was saved."""
     loaded, kind = loaded or load(path), kind_of(path)
     told = json.loads((HERE / f"{path.stem.rpartition('-')[0]}.json").read_text())
-    table = told.get("frame", {}).get("table")
+    table = told.get("text" if kind == "text" else "frame", {}).get("table")
     frame = pd.DataFrame(table["data"], columns=table["columns"]) if table else None
     if kind == "encoder":
         return loaded.transform(frame), told[kind]["numbers"]
@@ -46,7 +46,7 @@ def answers(path, loaded=None):
         return loaded.probs(torch.tensor(told[kind]["rows"])), told[kind]["probs"]
     if kind in CLASSIFIERS:
         assert loaded.classes_.tolist() == told[kind]["classes"]
-    rows = frame if kind == "frame" else told["rows"] if kind in CLASSIFIERS else told["scores"]
+    rows = frame if kind in ("frame", "text") else told["rows"] if kind in CLASSIFIERS else told["scores"]
     return loaded.predict_proba(rows), told[kind]["probs"]
 
 
@@ -68,7 +68,7 @@ def attempt(path):
         return None, str(error)
 
 
-@pytest.mark.parametrize("kind", ["self", "bo4sc", "auto", "temperature", "encoder", "network"])
+@pytest.mark.parametrize("kind", ["self", "bo4sc", "auto", "temperature", "encoder", "network", "text"])
 def test_a_changed_byte_is_noticed(kind, tmp_path):
     """In the length, the header, the JSON and the arrays; white space of the header may change without harm."""
     sample = HERE / f"version-{VERSION}-{kind}.calibrant"

@@ -540,6 +540,12 @@ def test_free_text_is_learned_from_named_and_predicted(quick, tmp_path):
     done = invoke("predict", tmp_path / "out" / "model.calibrant", tmp_path / "new.csv", "--out", tmp_path / "p.csv")
     assert done.exit_code == 0, done.output
     assert pd.read_csv(tmp_path / "p.csv")["prob_high"].between(0, 1).all()
+    assert "no text" not in done.stderr
+    (tmp_path / "new.csv").write_text("title,wine\n,dry red\n1234,\n")
+    done = invoke("predict", tmp_path / "out" / "model.calibrant", tmp_path / "new.csv", "--out", tmp_path / "p.csv")
+    assert done.exit_code == 0, done.output
+    assert "Note: Column 'title' has no text" in done.stderr
+    assert "Column 'wine' has no text" not in done.stderr
 
 
 def test_text_without_words_in_common_is_left_out(quick, table, tmp_path):

@@ -41,7 +41,7 @@ from calibrant.estimators.reading import (
     warn_of_class_weight,
 )
 from calibrant.estimators.rejection import RejectMixin
-from calibrant.methods import Fitted, Method, Task, suspicion
+from calibrant.methods import Fitted, Method, Samples, Task, suspicion
 from calibrant.methods.blend import Blend
 from calibrant.methods.crossfit.folds import copies_of
 from calibrant.methods.fit.guards import Progress
@@ -135,7 +135,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         if given is None and self._holds_out():
             used = samples.take(rows)
             part = used.part(used.preparation(categories, seed))
-            near = near_groups(part.inputs.numpy(), groups, seed=seed)
+            near = near_groups(_compared(part), groups, seed=seed)
             together = joined(joined(used.groups, near), copies_of(part))
             own, other = hold_out(codes[rows], self.validation_fraction, seed=seed, groups=together)
             rows, held = rows[own], rows[other]
@@ -143,7 +143,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         preparation = train.preparation(categories, seed)
         part = train.part(preparation)
         if splits is None and not len(held):
-            near = near_groups(part.inputs.numpy(), groups, seed=seed)
+            near = near_groups(_compared(part), groups, seed=seed)
             part = part if near is None else replace(part, groups=torch.from_numpy(near))
         task = Task(part, None if val is None else val.part(preparation), len(classes), seed, splits=splits)
         fitted, runs = self._train(task, callbacks)
@@ -326,3 +326,13 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         """Return ``1 − w·p(y | x)``; w is 1 if there are no weights, and for rows without a learned weight (NaN)."""
         weights = np.ones(len(codes)) if weights is None else np.nan_to_num(weights, nan=1.0)
         return suspicion(*map(torch.from_numpy, (weights, self._probs(X), codes))).numpy()
+
+
+def _compared(part: Samples) -> np.ndarray:
+    """The inputs in which near copies are searched.
+
+    Free text is left out if there are other columns: many rows share a text, such as a job title, and are no copies.
+    """
+    columns = part.inputs.shape[1] - part.projected
+    values: np.ndarray = part.inputs[:, : columns or None].numpy()
+    return values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 from collections.abc import Callable, Sequence
@@ -107,9 +108,8 @@ class AveragedNetwork(Method):
         """The settings in a few words, such as "SGD, one cycle up to 0.1"."""
         course = "a schedule of its own" if callable(self.schedule) or math.isnan(self.rate) else self.schedule
         told = f"{type(self.optimizer).__name__}, {course.replace('-', ' ')}"
-        return (
-            told if math.isnan(self.rate) else f"{told}{' up to' if course == 'one-cycle' else ' from'} {self.rate:g}"
-        )
+        limit = "up to" if course == "one-cycle" else "from"
+        return told if math.isnan(self.rate) else f"{told} {limit} {self.rate:g}"
 
     def uses_bfloat16(self, model: nn.Module) -> bool:
         """Whether a network is trained in bfloat16, if it allows that."""
@@ -128,16 +128,12 @@ class AveragedNetwork(Method):
 
         if self.uses_bfloat16(model):
             for lost, settings in (("", {"channels_last": True}), ("the channels-last format", {})):
-                try:
+                with contextlib.suppress(RuntimeError, TypeError, ValueError):
                     found = posed(autocast=torch.bfloat16, **settings)
-                except (RuntimeError, TypeError, ValueError, NotImplementedError):
-                    continue
-                if lost:
-                    _tell_lost(lost)
-                return found
-            found = posed()
+                    if lost:
+                        _tell_lost(lost)
+                    return found
             _tell_lost("bfloat16 and the channels-last format")
-            return found
         return posed()
 
     def solving(self, group: TrainingGroup) -> SolveSettings:
@@ -314,14 +310,10 @@ class BestAverage(Callback):
         assert isinstance(problem, Bilevel)
         assert state is not None
         net = problem.view.bind(state.params, state.buffers, train=False, autocast=problem.autocast)
-        losses: list[Tensor] = []
         with torch.no_grad():
-            for inputs, labels in part.pieces():
-                labels = labels.to(state.params.device)
-                losses.append(F.cross_entropy(net.logits(inputs).double(), labels, reduction="none"))
-            every = torch.cat(losses)
-            weights = torch.ones_like(every) if part.sample_weight is None else part.sample_weight.to(every)
-            return float(every @ weights / weights.sum())
+            losses = F.cross_entropy(*part.predicted(lambda inputs: net.logits(inputs).double()), reduction="none")
+        weights = torch.ones_like(losses) if part.sample_weight is None else part.sample_weight.to(losses)
+        return float(losses @ weights / weights.sum())
 
     def state_dict(self) -> dict[str, Any]:
         found: dict[str, Any] = {"nll": self.nll if math.isfinite(self.nll) else None, "best_step": self.best_step}

@@ -25,6 +25,7 @@ from torch.nn.modules.conv import _ConvNd
 from calibrant.bilevel import SGD, Adam, AdamW, Optimizer
 from calibrant.methods.averaged import AveragedNetwork
 from calibrant.methods.fit.untrained import is_pretrained
+from calibrant.models.functional.user_modules import unwrapped
 
 Kind = Literal["convolution", "transformer", "pretrained", "recurrent", "perceptron"]
 
@@ -79,9 +80,8 @@ def kind_of(module: nn.Module, pretrained: bool | None = None) -> Kind:
     if any(isinstance(layer, nn.RNNBase | nn.RNNCellBase) for layer in layers):
         return "recurrent"
     normalised = any(isinstance(layer, _BatchNorm) for layer in layers)
-    if any(_attends(layer) for layer in layers) or (
-        not normalised and any(isinstance(layer, nn.LayerNorm | nn.RMSNorm) for layer in layers)
-    ):
+    other_norm = not normalised and any(isinstance(layer, nn.LayerNorm | nn.RMSNorm) for layer in layers)
+    if other_norm or any(_attends(layer) for layer in layers):
         return "transformer"
     return "convolution" if normalised and any(isinstance(layer, _ConvNd) for layer in layers) else "perceptron"
 
@@ -91,10 +91,11 @@ def _attends(layer: nn.Module) -> bool:
     return isinstance(layer, nn.MultiheadAttention) or "attention" in name or "transformer" in name
 
 
-def as_optimizer(given: Any) -> Optimizer:
+def as_optimizer(given: Any, model: Any = None) -> Optimizer:
     """An optimiser of the engine, from one of the engine or of torch (SGD, Adam or AdamW).
 
-    Of a torch optimiser only the settings are used. It must have one group of parameters.
+    Of a torch optimiser only the settings are used. Its groups may have different learning rates and weight decays if
+    it holds the parameters of ``model``; parameters of ``model`` that it leaves out are not trained.
     """
     if isinstance(given, Optimizer):
         return given
@@ -103,17 +104,36 @@ def as_optimizer(given: Any) -> Optimizer:
             "optimizer must be one of calibrant.bilevel, such as SGD(0.1, momentum=0.9), or an SGD, Adam or AdamW of "
             f"torch.optim; got {given!r}."
         )
-    name, own = type(given).__name__, given.param_groups[0]
-    unused = [key for key in ("dampening", "maximize", "amsgrad") if own.get(key)]
-    if name not in ("SGD", "Adam", "AdamW") or len(given.param_groups) > 1 or unused:
+    name, parts = type(given).__name__, given.param_groups
+    own, shared = parts[0], ("momentum", "nesterov", "betas", "eps", "decoupled_weight_decay")
+    odd = [key for key in ("dampening", "maximize", "amsgrad") if any(part.get(key) for part in parts)]
+    odd += [key for key in shared if any(part.get(key) != own.get(key) for part in parts)]
+    if name not in ("SGD", "Adam", "AdamW") or odd:
         raise ValueError(
-            "optimizer must be torch's SGD, Adam or AdamW with one group of parameters and without dampening, maximize "
-            f"and amsgrad; got {name} with {len(given.param_groups)} groups"
-            f"{' and ' + ', '.join(unused) if unused else ''}. calibrant.bilevel.SGD and AdamW have decay_on='weights' "
-            "for weight decay that spares biases and normalisation layers."
+            "optimizer must be torch's SGD, Adam or AdamW without dampening, maximize and amsgrad, and its groups of "
+            f"parameters may differ in lr and weight_decay only; got {name}{' with ' * bool(odd)}{', '.join(odd)}."
         )
-    rate, decay = float(own["lr"]), float(own["weight_decay"])
+    rate = max(float(part["lr"]) for part in parts)
+    settings: dict[str, Any] = {"weight_decay": float(own["weight_decay"]), "groups": _groups(parts, rate, model)}
     if name == "SGD":
-        return SGD(rate, momentum=own["momentum"], nesterov=own["nesterov"], weight_decay=decay)
+        return SGD(rate, momentum=own["momentum"], nesterov=own["nesterov"], **settings)
     kind = AdamW if name == "AdamW" or own.get("decoupled_weight_decay") else Adam
-    return kind(rate, betas=tuple(own["betas"]), eps=own["eps"], weight_decay=decay)
+    return kind(rate, betas=tuple(own["betas"]), eps=own["eps"], **settings)
+
+
+def _groups(parts: list[dict[str, Any]], rate: float, model: Any) -> tuple[tuple[str, float, float], ...]:
+    """Name, share of the learning rate and weight decay of each parameter of a torch optimiser.
+
+    Empty if it has one group, with all trainable parameters of the model or with those of another model.
+    """
+    held = {id(p): part for part in parts for p in part["params"]}
+    named = dict(unwrapped(model).named_parameters()) if isinstance(model, nn.Module) else {}
+    found = {name: held[id(p)] for name, p in named.items() if id(p) in held}
+    if len(parts) == 1 and (not found or all(name in found for name, p in named.items() if p.requires_grad)):
+        return ()
+    if len(found) < len(held):
+        raise ValueError(
+            "optimizer must hold parameters of model if it has several groups or leaves some out; got "
+            f"{len(held) - len(found)} of {len(held)} parameters from something else."
+        )
+    return tuple((name, float(own["lr"]) / (rate or 1.0), float(own["weight_decay"])) for name, own in found.items())

@@ -18,6 +18,7 @@ from calibrant.data.columns import Columns, each, is_missing
 from calibrant.data.columns.labels import as_labels
 from calibrant.data.columns.read import read_chunks
 from calibrant.data.columns.write import table_writer
+from calibrant.data.free_text import FreeText
 from calibrant.metrics.streaming import StreamingECE
 from calibrant.tables.dates import date_notes, outside_dates
 from calibrant.tables.model import TableModel, load_model
@@ -115,6 +116,8 @@ def predict(
     summary, errors = Summary(withheld=None if loaded.rule is None else 0), StreamingECE()
     seen: dict[str, None] = {}
     unseen: dict[str, dict[str, None]] = {}
+    encodings = [] if loaded.encoder is None else loaded.encoder.columns_
+    wordless = [encoding for encoding in encodings if isinstance(encoding, FreeText)]
     date_ranges, outside = loaded.about.get("dates", {}), Counter[str]()
     used = {*loaded.features, *([loaded.target] if score else [])}
     formats = {name: form for name, form in loaded.formats.items() if name in used}
@@ -126,6 +129,7 @@ def predict(
             seen |= dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning))
             for name, values in loaded.unseen(columns).items():
                 unseen.setdefault(name, {}).update(dict.fromkeys(values[:SHOWN]))
+            wordless = [text for text in wordless if not text.terms(columns[text.name]).nnz]
             outside.update(outside_dates(columns, date_ranges))
             output = prediction_columns(loaded, probs)
             if rule is not None:
@@ -145,6 +149,10 @@ def predict(
     summary.notes += [
         f"Column {name!r} holds categories that training did not see ({listed(values, SHOWN)}), which count as rare."
         for name, values in unseen.items()
+    ]
+    summary.notes += [
+        f"Column {text.name!r} has no text, or no word or group of letters that training saw. All rows count as empty."
+        for text in wordless
     ]
     summary.notes += date_notes(outside, date_ranges, summary.rows, "row")
     return summary

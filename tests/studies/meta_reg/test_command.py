@@ -14,9 +14,9 @@ from typer.testing import CliRunner, Result
 from calibrant.data.vision import SOURCES
 from calibrant.data.vision.sources import Archive
 from studies.__main__ import app
+from studies.common.dry_run import state
 from studies.common.keys import make_key
 from studies.meta_reg import study
-from studies.meta_reg.dry_run import state
 from studies.meta_reg.plan import Setup, chosen_methods, known_methods
 from studies.meta_reg.quick import Sizes, quick_sizes
 from tests.data.vision.cases import write_idx
@@ -53,14 +53,16 @@ def test_a_quick_run_uses_the_given_images(command: str, images: Path) -> None:
     """`--quick` alone means digits; with a data set or its folder, it means a small run on them."""
     few = ["--quick", "--dry-run", "--out", images / "none"]
     for words, title in (
-        ([], "scikit-learn's digits"),
-        (["--dataset", "digits"], "scikit-learn's digits"),
-        (["--dataset", "cifar10", "--data", images], "CIFAR-10"),
-        (["--data", images], "CIFAR-10"),
+        ([], "digits"),
+        (["--dataset", "digits"], "digits"),
+        (["--dataset", "cifar10", "--data", images], "cifar10"),
+        (["--data", images], "cifar10"),
     ):
         done = run(command, "meta-reg", *few, *words)
         assert done.exit_code == 0, done.output
-        assert done.stdout.startswith(f"missing  {title}, ce" if command != "sweep" else f"missing  {title}, flg-sece")
+        first = done.stdout.splitlines()[0]
+        assert first.startswith(f"missing  {title}, small-cnn")
+        assert (", flg-sece" if command == "sweep" else ", ce") in first
 
 
 def test_sizes_of_quick_runs() -> None:
@@ -82,11 +84,13 @@ def test_a_dry_run_lists_all_runs_and_writes_nothing(finished: Path, images: Pat
     seeds = ["done", "done", "missing"]
     done = run(*words, "--out", out)
     assert done.exit_code == 0, done.output
-    listed = {tuple(line.split(", ")[1:]): line.split()[0] for line in done.stdout.splitlines()[:-1]}
+    lines = done.stdout.splitlines()
+    listed = {tuple(line.split(", ")[-2:]): line.split()[0] for line in lines[:9]}
     assert [listed["ce", f"seed {seed}"] for seed in range(3)] == seeds
     assert [listed["ce-ts", f"seed {seed}"] for seed in range(3)] == seeds
     assert [listed["focal", f"seed {seed}"] for seed in range(3)] == ["missing"] * 3
-    assert done.stdout.splitlines()[-1] == "9 runs: 4 done, 5 missing."
+    assert lines[9] == "9 runs: 4 done, 5 missing."
+    assert lines[10].startswith("The runs to make take about ")
     assert contents_of(out) == before
 
     alone = tmp_path / "alone"  # a result file without its store
@@ -95,10 +99,10 @@ def test_a_dry_run_lists_all_runs_and_writes_nothing(finished: Path, images: Pat
     for where in (["--out", alone], ["--from", out / "results.json"], ["--from", out / "results.jsonl"]):
         assert run(*words, *where).stdout == done.stdout
     assert [path.name for path in alone.iterdir()] == ["results.json"]
-    assert run(*words, "--out", tmp_path / "none").stdout.endswith("9 runs: 9 missing.\n")
+    assert run(*words, "--out", tmp_path / "none").stdout.splitlines()[9] == "9 runs: 9 missing."
     assert not (tmp_path / "none").exists()
-    assert run(*words, "--out", out, "--fresh").stdout.endswith("9 runs: 9 missing.\n")
-    assert run(*words, "--out", out, "--epochs", "3").stdout.endswith("9 runs: 9 missing.\n")
+    assert run(*words, "--out", out, "--fresh").stdout.splitlines()[9] == "9 runs: 9 missing."
+    assert run(*words, "--out", out, "--epochs", "3").stdout.splitlines()[9] == "9 runs: 9 missing."
 
 
 def test_states_of_runs() -> None:

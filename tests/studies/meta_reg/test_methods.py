@@ -81,9 +81,6 @@ def test_one_gamma_is_moved_by_the_hypergradient_of_flg_sece(task: Task) -> None
     assert replace(EVERY["gamma-sece"], outer_variable="gamma-net") == EVERY["flg-sece"]
     assert replace(EVERY["flg-sece-one-step"], hypergradient=EVERY["flg-sece"].hypergradient) == EVERY["flg-sece"]
     short = replace(RECIPES["short"], epochs=4, batch_size=4, learning_rate=0.02)
-    gammas = {
-        name: gamma_of(with_recipe(EVERY[name], short).fit(task), task.val) for name in ("gamma-sece", "flg-sece")
-    }
-    assert float(gammas["gamma-sece"].std(correction=0)) == 0
-    assert float(gammas["flg-sece"].std(correction=0)) > 0
-    assert float(gammas["gamma-sece"][0]) != 1
+    one, each = (gamma_of(with_recipe(EVERY[name], short).fit(task), task.val) for name in ("gamma-sece", "flg-sece"))
+    assert float(one.max() - one.min()) < 1e-6 < float(each.max() - each.min())
+    assert abs(float(one[0]) - 1) > 1e-6

@@ -38,8 +38,11 @@ class Optimizer:
     clip_norm : float, optional
         The largest norm of a gradient; longer ones are shortened to it. Hypergradients that pass through training steps
         do not allow it.
-    decays : Tensor, optional
-        Set by :meth:`bound`; leave it out.
+    groups : tuple of (name, share, decay)
+        Settings of single parameters of the network, for plain training: their names, the share of the learning rate,
+        and the weight decay. Parameters without an entry are not trained. ``()`` treats all alike.
+    decays, shares : Tensor, optional
+        Set by :meth:`bound`; leave them out.
     """
 
     learning_rate: LearningRate
@@ -47,7 +50,10 @@ class Optimizer:
     decay_on: Literal["all", "weights"] = field(default="all", kw_only=True)
     clip_norm: float | None = field(default=None, kw_only=True)
     decays: Tensor | None = field(default=None, kw_only=True, repr=False, compare=False)
-    """The decay of each parameter for ``decay_on="weights"``. :meth:`bound` sets it."""
+    """The decay of each entry for ``groups`` and ``decay_on="weights"``. :meth:`bound` sets it."""
+    groups: tuple[tuple[str, float, float], ...] = field(default=(), kw_only=True)
+    shares: Tensor | None = field(default=None, kw_only=True, repr=False, compare=False)
+    """The share of the learning rate of each entry, for ``groups``. :meth:`bound` sets it."""
 
     def __post_init__(self) -> None:
         if not callable(self.learning_rate):
@@ -57,8 +63,15 @@ class Optimizer:
         if self.clip_norm is not None and not self.clip_norm > 0:
             raise ValueError(f"clip_norm must be positive or None; got {self.clip_norm}.")
 
-    def bound(self, weights: Callable[[], Tensor]) -> Self:
-        """The optimiser for one network. ``weights()`` is 1 for entries of matrices and kernels, and 0 for others."""
+    def bound(self, weights: Callable[[], Tensor], spread: Callable[[dict[str, float]], Tensor]) -> Self:
+        """The optimiser for one network.
+
+        ``weights()`` is 1 for entries of matrices and kernels, and 0 for others. ``spread(values)`` is a vector with a
+        value for each entry, from one for each named parameter and 0 for the others.
+        """
+        if self.groups:
+            shares = spread({name: share for name, share, _ in self.groups})
+            return replace(self, shares=shares, decays=spread({name: decay for name, _, decay in self.groups}))
         if self.decay_on == "all" or not self.weight_decay:
             return self
         return replace(self, decays=self.weight_decay * weights())
@@ -70,10 +83,12 @@ class Optimizer:
     @property
     def decay(self) -> float | Tensor:
         """The weight decay: one number, or one for each parameter."""
-        if self.decay_on == "all" or not self.weight_decay:
+        if not self.groups and (self.decay_on == "all" or not self.weight_decay):
             return self.weight_decay
         if self.decays is None:
-            raise ValueError("decay_on='weights' needs the network: call optimizer.bound(view.weight_mask) first.")
+            raise ValueError(
+                "decay_on='weights' and groups need the network: call optimizer.bound(view.weight_mask, view.spread)."
+            )
         return self.decays
 
     def learning_rate_at(self, step: int) -> float | Tensor:
@@ -104,6 +119,13 @@ class Optimizer:
     def update(self, params: Tensor, moments: Moments, grad: Tensor, step: int) -> tuple[Tensor, Moments]:
         """Parameters and moments after one step. ``step`` counts from 1."""
         raise NotImplementedError
+
+    def step_(self, params: Tensor, moments: Moments, grad: Tensor, step: int) -> None:
+        """:meth:`update_`, with the shares of the learning rate. It may overwrite ``grad``."""
+        before = None if self.shares is None else params.clone()
+        self.update_(params, moments, grad, step)
+        if before is not None and self.shares is not None:
+            params.copy_(torch.lerp(before, params, self.shares))  # a step is proportional to its learning rate
 
     def update_(self, params: Tensor, moments: Moments, grad: Tensor, step: int) -> None:
         """Take one step in place. It may overwrite ``grad``."""
@@ -175,7 +197,7 @@ class GroupedOptimizer(Optimizer):
     ----------
     parts : sequence of (length, Optimizer)
         The parts in the order of the vector. The lengths must add up to its size.
-    learning_rate, weight_decay, decay_on, clip_norm, decays
+    learning_rate, weight_decay, decay_on, clip_norm, groups, decays, shares
         Not used: each optimiser in ``parts`` has its own.
     """
 

@@ -19,7 +19,7 @@ class SGD(Optimizer):
 
     Parameters
     ----------
-    learning_rate, weight_decay, decay_on, clip_norm, decays
+    learning_rate, weight_decay, decay_on, clip_norm, groups, decays, shares
         As in :class:`Optimizer`.
     momentum : float
         μ; 0 for plain gradient descent.
@@ -91,7 +91,7 @@ class Adam(Optimizer):
 
     Parameters
     ----------
-    learning_rate, weight_decay, decay_on, clip_norm, decays
+    learning_rate, weight_decay, decay_on, clip_norm, groups, decays, shares
         As in :class:`Optimizer`.
     betas : tuple of float
         Decay rates of the two moving averages, m and v.

@@ -55,7 +55,7 @@ class Run:
         self.outer_steps = int(outer_steps.max()) if isinstance(outer_steps, Tensor) else outer_steps
         self.first_move = math.ceil(start * self.outer_steps)
         names = problem.view.differentiable_buffers
-        inner_optimizer = inner_optimizer.bound(problem.view.weight_mask)
+        inner_optimizer = inner_optimizer.bound(problem.view.weight_mask, problem.view.spread)
         trainer = None
         if isinstance(problem, Bilevel) and compile != "trace" and (hypergradient.trains or start):
             trainer = Trainer(problem, inner_optimizer, compile=compile == "inductor")

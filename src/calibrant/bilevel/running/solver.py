@@ -92,6 +92,7 @@ def check_optimizers(
     inner: Optimizer,
     outer: Optimizer | None,
     clip_norm: float | None,
+    compile: Compiler | None,
 ) -> None:
     """Raise an error if an optimiser is not one of this package, or if its rates do not fit the problem."""
     for level, optimizer in (("inner", inner), ("outer", outer)):
@@ -120,6 +121,11 @@ def check_optimizers(
         raise ValueError(
             f"clip_norm of the inner optimiser must be None, because {hypergradient!r} differentiates training steps "
             f"and clipping has no derivative here; got {inner.clip_norm}."
+        )
+    if inner.groups and (hypergradient.moves or problem.members is not None or compile is not None):
+        raise ValueError(
+            "groups of the inner optimiser must be empty, except in plain training of one problem without compile; got "
+            f"{len(inner.groups)} parameters."
         )
     if clip_norm is not None and not clip_norm > 0:
         raise ValueError(f"clip_norm must be positive, or None for no clipping; got {clip_norm}.")
@@ -179,7 +185,7 @@ def solve(
         If a single problem diverges. A population records the failure of a member in ``solution.failures`` instead.
     """
     check_arguments(problem, hypergradient, outer_optimizer, outer_steps, restart, start)
-    check_optimizers(problem, hypergradient, inner_optimizer, outer_optimizer, clip_norm)
+    check_optimizers(problem, hypergradient, inner_optimizer, outer_optimizer, clip_norm, compile)
     callbacks = as_callbacks(callbacks)
     begin = time.perf_counter()
     run = Run(

@@ -103,7 +103,7 @@ class Trainer:
         self.grad.zero_()
         loss.backward(inputs=self._targets)
         with torch.no_grad():
-            self.optimizer.update_(self.params, self.moments, self.optimizer.clip_(self.grad), step)
+            self.optimizer.step_(self.params, self.moments, self.optimizer.clip_(self.grad), step)
         if memory is not None:
             memory.add(batch, [h.detach() for h in net.kept])  # type: ignore[attr-defined]
         return loss.detach()

@@ -170,7 +170,13 @@ def formats_to_json(formats: Mapping[str, ColumnFormat]) -> dict[str, Any]:
 
 def formats_from_json(content: Mapping[str, Any]) -> dict[str, ColumnFormat]:
     """What :func:`formats_to_json` returned."""
-    return {name: ColumnFormat(**fields) for name, fields in content.items()}
+    try:
+        formats = {str(name): ColumnFormat(**fields) for name, fields in content.items()}
+        if all(form.kind in (NUMBERS, TRUTH_VALUES, DATES, TEXT) for form in formats.values()):
+            return formats
+    except (TypeError, AttributeError):
+        pass
+    raise ValueError("The model does not hold formats of columns that this version wrote. Train it again.")
 
 
 def is_text(column: np.ndarray) -> bool:

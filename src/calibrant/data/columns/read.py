@@ -259,7 +259,7 @@ def _text(path: Path, rows: int, kind: str, packed: bool, encoding: str) -> Iter
                 )
             mark = "\t" if kind == ".tsv" else _separator(start.decode(code, errors="replace"))
             records = _records(path.name, io.TextIOWrapper(binary, encoding=code, newline=""), mark, rows)
-            names = _names(*next(records, [[]]), path.name)
+            names = _names(next(records, [[]])[0], path.name)
             for some in records:
                 yield dict(zip(names, map(_texts, zip(*some, strict=True)), strict=True))
     except UnicodeError:
@@ -283,7 +283,8 @@ def _records(file: str, lines: Iterable[str], mark: str, rows: int) -> Iterator[
     Blank lines are left out. Rows with more fields are an error, unless these are empty (a final comma). Rows with
     fewer are an error too, since it is unknown which value is missing.
     """
-    reader, header = csv.reader(chain(lines, [_END]), delimiter=mark), []
+    reader = csv.reader(chain(lines, [_END]), delimiter=mark)
+    header: list[str] = []
     while True:
         line, before = reader.line_num, csv.field_size_limit(LONGEST)
         try:

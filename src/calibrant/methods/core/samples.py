@@ -137,10 +137,6 @@ class Samples:
         """The samples in memory; a loader is read once."""
         return self
 
-    def remembered(self) -> Samples:
-        """The same samples; a loader with a small data set is then read only once, however often it is passed over."""
-        return self
-
     def batch_size(self, wanted: int | None) -> int | None:
         """Samples per training step: ``wanted`` if given; None (all samples) up to FULL_BATCH; else BATCH."""
         return batch_size(len(self), wanted)
@@ -243,7 +239,7 @@ def _mean_one(part: Samples) -> Tensor:
 _NOT_LOADERS = (str, bytes, Mapping, tuple, Tensor, np.ndarray, Iterator)
 """Iterable types that are not loaders."""
 KEPT = 2**27
-"""The largest size in bytes of a loader's samples that :meth:`Loaded.remembered` keeps in memory."""
+"""The largest size in bytes of a validation loader's samples that are kept in memory."""
 
 
 @dataclass(frozen=True)
@@ -275,11 +271,7 @@ class Loaded(Samples):
             return self
         first = map_tensors(lambda t: t.to(device), (self.inputs, self.labels))
         settings = tuple((dict(self.settings) | {"device": device}).items())
-        memory: list[tuple[Any, Tensor]] | None = None if self.memory is None else []
-        return replace(self, inputs=first[0], labels=first[1], settings=settings, memory=memory)
-
-    def remembered(self) -> Samples:
-        return replace(self, memory=[])
+        return replace(self, inputs=first[0], labels=first[1], settings=settings, memory=None)
 
     @property
     def shape(self) -> tuple[Any, ...]:
@@ -373,7 +365,7 @@ def as_part(data: Any, model: nn.Module, labels: str | None = None, name: str = 
             f"{name} must yield batches whose labels are a tensor of class indices; got a "
             f"{type(first.targets).__name__}. Encode text labels as 0, 1, 2, … in the data set."
         )
-    return replace(empty, inputs=first.inputs, labels=first.targets)
+    return replace(empty, inputs=first.inputs, labels=first.targets, memory=[] if name == "val" else None)
 
 
 def _kind(data: Any) -> str:

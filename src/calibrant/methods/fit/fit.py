@@ -135,8 +135,9 @@ def fit(
         (:func:`calibrant.methods.fit.untrained.is_pretrained`).
     optimizer : Optimizer, optional
         Your own optimiser instead of the recipe's: one of :mod:`calibrant.bilevel`, such as ``SGD(0.1, momentum=0.9)``,
-        or an SGD, Adam or AdamW of ``torch.optim``, of which the settings are used. One network is then trained, with
-        averaged weights and a calibrated result. This also holds for ``schedule`` and ``loss``.
+        or an SGD, Adam or AdamW of ``torch.optim``, of which the settings are used. Its groups of parameters may differ
+        in ``lr`` and ``weight_decay``; parameters of the model that it leaves out are not trained. One network is then
+        trained, with averaged weights and a calibrated result. This also holds for ``schedule`` and ``loss``.
     schedule : {"one-cycle", "cosine", "constant"} or callable, optional
         The course of the learning rate. A function gets the share of the run that is over, from 0 to 1, and returns a
         factor of the learning rate.
@@ -178,7 +179,7 @@ def fit(
     few = few_inputs(first)
     n_classes = count_classes(given, {"train": few} | ({} if second is None else {"val": few_inputs(second)}))
     first = checked(first, n_classes)
-    second = None if second is None else checked(second, n_classes, "val").remembered()
+    second = None if second is None else checked(second, n_classes, "val")
     warn_about(train, val, first, n_classes)
     start: Model = model
     if isinstance(model, nn.Module):
@@ -190,7 +191,8 @@ def fit(
     form = form_of(given, few, head)
     task = Task(first, second, n_classes, seed, start, head=head)
     method = None if isinstance(method, str) and method == "auto" else method
-    own = {"optimizer": None if optimizer is None else as_optimizer(optimizer), "schedule": schedule, "loss": loss}
+    own = {"schedule": schedule, "loss": loss}
+    own["optimizer"] = None if optimizer is None else as_optimizer(optimizer, model)
     settings = {"epochs": epochs, "learning_rate": learning_rate, **own}
     if method is None and networks is None and any(value is not None for value in own.values()):
         networks = 1

@@ -256,13 +256,13 @@ class Progress(ProgressBar, ValidationScores):
         if begin >= self._again:
             with generators_restored(run.state.params):
                 outputs = self.outputs(run)
+            validation: Any = None if run.outer_loss is None else run.outer_loss.nanmean().item()
             if outputs is not None and self.part is not None:
-                loss = nll(*outputs, from_logits=True, sample_weight=self.part.sample_weight)
-                self._validated = f", validation loss {loss:.4f}"
+                validation = nll(*outputs, from_logits=True, sample_weight=self.part.sample_weight)
+            if validation is not None:
+                self._validated = f", validation loss {validation:.4f}"
             now = time.perf_counter()
             self._again = now + 10 * (now - begin)
-        if self.part is None and run.outer_loss is not None:
-            self._validated = f", validation loss {run.outer_loss.nanmean().item():.4f}"
         members = f", {int(run.active.sum())} of {len(run.active)} networks" if run.is_population else ""
         loss = run.inner_losses.nanmean().item()
         return f" epoch {epoch} of {epochs}, training loss {loss:.4f}{self._validated}{members}"

@@ -194,6 +194,11 @@ class FunctionalModule(FlatParameters):
         ]
         return torch.cat(parts) if parts else torch.zeros_like(like)
 
+    def spread(self, values: dict[str, float]) -> Tensor:
+        """A vector with a value for each entry, from one for each named parameter; 0 for parameters without a value."""
+        pairs = zip(self.names, self.sizes, strict=True)
+        return torch.cat([self._initial.new_full((n,), values.get(name, 0.0)) for name, n in pairs])
+
     def locate(self, inputs: Any, name: str | None = None) -> Head:
         """Find the head by running the module on ``inputs``, or take the one called ``name``; see ``find_head``."""
         if self.parts is None or (name is not None and self.parts.name != name):

@@ -55,7 +55,7 @@ def find_head(module: nn.Module, inputs: Any, name: str | None = None) -> Head:
     _check(module, name, calls, logits)
     parts = divide(module, name)
     apart = _Calls(parts.head)
-    with torch.no_grad(), apart:
+    with torch.no_grad(), _Calls(parts.body), apart:  # in evaluation mode
         call(parts.body, inputs)
     if name and apart.outputs:
         raise ValueError(
