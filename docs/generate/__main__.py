@@ -16,6 +16,7 @@ from docs.generate import (
     coverage,
     first_paper,
     first_paper_claims,
+    first_paper_data,
     guarantees,
     images,
     learned_map,
@@ -33,6 +34,7 @@ PAGES = (*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md")
 SECTIONS: dict[str, Callable[[], str]] = {
     **first_paper.SECTIONS,
     **first_paper_claims.SECTIONS,
+    **first_paper_data.SECTIONS,
     **readings.SECTIONS,
     **learned_map.SECTIONS,
     **coverage.SECTIONS,

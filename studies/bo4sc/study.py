@@ -10,6 +10,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from calibrant.data import FITTED_SETS
 from calibrant.methods import BO4SC, Method, Standard
 from calibrant.report import Results
 from calibrant.report.results import Record
@@ -65,6 +66,8 @@ def reproduce(
         return write_report(Path(source), usable_folder(out))
     count, sets = seed_count(seeds, quick=quick), checked_sets(sets)
     chosen, origin = chosen_settings(settings)
+    for name in (FITTED_SETS.keys() & sets) - chosen.keys():  # not searched: settings of the set that it stands for
+        chosen[name] = chosen[name.removeprefix("fitted-")]
     where, span = resolve_device(device), range(first_seed, first_seed + count)
     wanted = plan(sets, span, chosen, methods)
     store = open_store(out, NAME, device=where)

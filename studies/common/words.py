@@ -10,12 +10,13 @@ LEFT_OPEN: tuple[tuple[str, str], ...] = (
         "blobs: centres and seed",
         "centres drawn uniformly from [−10, 10]² with a fixed seed. The exact posterior has about the accuracy that "
         "the paper prints for Standard. A trained network is less accurate than the posterior, so the paper's sets "
-        "must be easier than these",
+        "must be easier than these; docs/first-paper.md lists seeds of make_blobs that fit",
     ),
     (
         "spirals: the generator",
         "angle 2π√u, radius ±(2·angle + π), Gaussian noise on each axis. On spirals-2.5, the exact posterior is less "
-        "accurate than BO4SC as printed, so the paper's generator must be another one",
+        "accurate than BO4SC as printed, so the paper's generator must be another one; docs/first-paper.md lists forms "
+        "that fit",
     ),
     (
         "BAC: the sample",

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.datasets import make_blobs
 
-from calibrant.data import SETS, flip_labels, fresh, load_problem
+from calibrant.data import FITTED_SETS, SETS, flip_labels, fresh, load_problem
 
 
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("name", [*SETS, *FITTED_SETS])
 def test_a_set_is_whole(name):
     problem = load_problem(name, 3)
     assert [len(y) for _, y in (problem.train, problem.val, problem.test)] == [700, 300, 1000]
@@ -20,7 +21,7 @@ def test_a_set_is_whole(name):
     assert np.all(posterior.max(1) == 1) == problem.noise_free
 
 
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("name", [*SETS, *FITTED_SETS])
 def test_no_sample_is_drawn_twice(name):
     """Not within a seed, not between seeds, and not between the splits and the fresh samples."""
     parts = [p[0] for seed in (0, 1) for p in (lambda s: (s.train, s.val, s.test))(load_problem(name, seed))]
@@ -39,6 +40,17 @@ def test_the_published_difficulty():
     for name, accuracy in accuracies.items():
         data = fresh(name, 4000, 0)
         assert data.posterior(data.inputs).max(1).mean() == pytest.approx(accuracy, abs=0.01)
+
+
+def test_fitted_blobs_have_the_centres_of_make_blobs():
+    inputs, labels, centres = make_blobs(50, centers=5, cluster_std=1e-9, random_state=42, return_centers=True)
+    problem = load_problem("fitted-blobs-1.3", 0)
+    assert inputs == pytest.approx(centres[labels])
+    posterior = problem.posterior(centres)
+    assert np.array_equal(posterior.argmax(1), np.arange(5))
+    train, classes = problem.train
+    means = np.stack([train[classes == c].mean(0) for c in range(5)])
+    assert means == pytest.approx(centres, abs=5 * 1.3 / np.sqrt(100))
 
 
 def test_an_unknown_name_lists_the_known_ones():

@@ -1,12 +1,22 @@
 """Tests of the synthetic problems: the posterior is exact, and the accuracy is that of the paper."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 from calibrant.data import blobs, spirals
 from calibrant.metrics import ece, true_ece
 
-CASES = [(blobs, 1.3, 0.939), (blobs, 1.7, 0.875), (spirals, 2.5, 0.896), (spirals, 3.5, 0.823)]
+WIDE = partial(spirals, slope=3, offset=0, turns=13 / 6)
+CASES = [
+    (blobs, 1.3, 0.939),
+    (blobs, 1.7, 0.875),
+    (spirals, 2.5, 0.896),
+    (spirals, 3.5, 0.823),
+    (WIDE, 2.5, 0.952),
+    (WIDE, 3.5, 0.858),
+]
 
 
 @pytest.mark.parametrize(("make", "std", "accuracy"), CASES)

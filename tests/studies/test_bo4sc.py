@@ -324,3 +324,21 @@ def test_one_certain_error_does_not_make_the_nll_infinite():
     found = ClassifierOutput(probs, probs.argmax(1), probs.max(1))
     values = on_sample(found, np.array([1, 0]))
     assert values["nll"] == pytest.approx((-np.log(1e-12) - np.log(0.5)) / 2, rel=1e-6)
+
+
+def test_a_fitted_set_takes_the_settings_of_its_original(tmp_path, eager):
+    own = bo4sc.chosen_settings()[0]["blobs-1.7"] | {"epochs": 10}
+    file = tmp_path / "settings.json"
+    file.write_text(json.dumps({"blobs-1.7": own}))
+    name = "fitted-blobs-1.7"
+    bo4sc.reproduce(seeds=1, out=tmp_path, device="cpu", sets=[name], methods=["bo4sc"], settings=file)
+    content = json.loads((tmp_path / "results.json").read_text())
+    assert content["config"]["settings"] == {name: own}
+    assert {(r["dataset"], r["method"]) for r in content["records"]} == {(name, "bo4sc"), (name, "standard-matched")}
+
+
+def test_fitted_sets_are_shown_beside_the_printed_cells(tmp_path, capsys):
+    stored = Path(__file__).parents[2] / "results" / "bo4sc-fitted.json"
+    bo4sc.write_report(stored, tmp_path)
+    (row,) = (line for line in capsys.readouterr().out.splitlines() if "fitted-blobs-1.7" in line and "bo4sc" in line)
+    assert {"0.016", "0.859"} <= {cell.strip() for cell in row.split("|")}

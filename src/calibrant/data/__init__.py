@@ -7,11 +7,12 @@ from calibrant.data.splits.stratified import folds, split_indices, train_val_tes
 from calibrant.data.streams.batch import Batch
 from calibrant.data.streams.loaders import Indexed, LoaderStream
 from calibrant.data.streams.streams import Stream, TensorStream, as_stream
-from calibrant.data.suite import SETS, SyntheticProblem, flip_labels, fresh, load_problem
+from calibrant.data.suite import FITTED_SETS, SETS, SyntheticProblem, flip_labels, fresh, load_problem
 from calibrant.data.synthetic import Synthetic, blobs, spirals
 
 __all__ = [
     "BAC",
+    "FITTED_SETS",
     "SETS",
     "BACConstants",
     "Batch",

@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 
 from calibrant.data.bac import bac
-from calibrant.data.synthetic import Seed, Synthetic, blobs, spirals
+from calibrant.data.synthetic import MAKE_BLOBS_CENTRES, Seed, Synthetic, blobs, spirals
 
 SETS: dict[str, Callable[..., Synthetic]] = {
     "blobs-1.3": partial(blobs, std=1.3),
@@ -22,6 +22,17 @@ SETS: dict[str, Callable[..., Synthetic]] = {
     "spirals-3.5": partial(spirals, std=3.5),
     "bac": bac,
 }
+_FITTED_FORM = {"slope": 3.0, "offset": 0.0, "turns": 780 / 360}
+FITTED_SETS: dict[str, Callable[..., Synthetic]] = {
+    "fitted-blobs-1.3": partial(blobs, std=1.3, centres=MAKE_BLOBS_CENTRES),
+    "fitted-blobs-1.7": partial(blobs, std=1.7, centres=MAKE_BLOBS_CENTRES),
+    "fitted-spirals-2.5": partial(spirals, std=2.5, **_FITTED_FORM),
+    "fitted-spirals-3.5": partial(spirals, std=3.5, **_FITTED_FORM),
+}
+"""Further sets, whose generators give the cells that the paper prints for standard training (docs/first-paper.md).
+
+Commands use them only where they are named: all stored results without their names are of ``SETS``.
+"""
 NOISE_FREE = frozenset({"bac"})
 
 _SPLITS, _FRESH = 0, 1
@@ -53,7 +64,7 @@ def load_problem(name: str, seed: int, *, sizes: tuple[int, int, int] = (700, 30
     Parameters
     ----------
     name : str
-        One of ``SETS``: "blobs-1.3", "blobs-1.7", "spirals-2.5", "spirals-3.5" or "bac".
+        One of ``SETS``: "blobs-1.3", "blobs-1.7", "spirals-2.5", "spirals-3.5" or "bac"; or of ``FITTED_SETS``.
     seed : int
         Seed of the samples.
     sizes : tuple of int
@@ -104,8 +115,9 @@ def flip_labels(labels: np.ndarray, rate: float, n_classes: int, *, seed: int) -
 
 
 def _draw(name: str, samples: int, seed: int, stream: int) -> Synthetic:
-    if name not in SETS:
-        raise ValueError(f"name must be one of {', '.join(SETS)}; got {name!r}.")
+    makers = SETS | FITTED_SETS
+    if name not in makers:
+        raise ValueError(f"name must be one of {', '.join(makers)}; got {name!r}.")
     # The name is part of the key, so that blobs of two widths with one seed are different draws.
     key: Seed = np.random.SeedSequence(seed, spawn_key=(*name.encode(), stream))
-    return SETS[name](samples, seed=key)
+    return makers[name](samples, seed=key)
