@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -86,12 +87,9 @@ def check(raw: bytes) -> None:
 
 def read_arrays(raw: bytes, *, tensors: bool = False) -> dict[str, Any]:
     """The arrays of a container by name, as numpy arrays or torch tensors."""
-    if tensors:
-        from safetensors.torch import load
-    else:
-        from safetensors.numpy import load
+    reader = import_module("safetensors.torch" if tensors else "safetensors.numpy")
     try:
-        return dict(load(raw))
+        return dict(reader.load(raw))
     except KeyError as error:
         raise SafetensorError(f"its arrays of type {error} are not read here") from None
 

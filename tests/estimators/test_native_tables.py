@@ -248,18 +248,6 @@ def test_polars_frames():
     np.testing.assert_array_equal(fitted_on(other, y).predict_proba(other), expected)
 
 
-def test_files_from_before_there_were_encoders_are_read(tmp_path):
-    X, y = three_classes()
-    fitted = clone(QUICK_ONE).fit(X, y)
-    expected = fitted.predict_proba(X)
-    del fitted.encoder_
-    fitted.scaling_ = fitted.scaling_[:2]
-    fitted.save(tmp_path / "model.calibrant")
-    again = load_classifier(tmp_path / "model.calibrant")
-    assert again.encoder_ is None
-    np.testing.assert_array_equal(again.predict_proba(X), expected)
-
-
 @pytest.mark.slow
 def test_a_thousand_classes():
     random = np.random.default_rng(0)

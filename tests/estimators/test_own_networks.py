@@ -289,5 +289,5 @@ def test_a_device_may_be_named():
 
 def test_the_networks_of_the_tasks_are_new():
     """Otherwise the comparison would start from them instead of drawing them anew."""
-    assert all(calibrant.methods.fit.untrained.is_new(task.build(3, 0)) for task in TASKS.values())
+    assert all(calibrant.methods.fit.untrained.is_untrained(task.build(3, 0)) for task in TASKS.values())
     assert isinstance(TASKS["digits"].build(3, 0), models.DigitsCNN)

@@ -73,7 +73,7 @@ def seeded_generators(seed: int, like: Tensor) -> Iterator[None]:
         yield
 
 
-Piece = TypeVar("Part")
+Piece = TypeVar("Piece")
 
 _lock = threading.Lock()
 _callers, _usual = 0, 1
