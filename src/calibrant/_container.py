@@ -8,10 +8,10 @@ and ``sha256``, the checksum of the rest of the header (as sorted JSON) and of t
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import os
 from collections.abc import Iterable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -87,9 +87,9 @@ def check(raw: bytes) -> None:
 
 def read_arrays(raw: bytes, *, tensors: bool = False) -> dict[str, Any]:
     """The arrays of a container by name, as numpy arrays or torch tensors."""
-    library = importlib.import_module("safetensors.torch" if tensors else "safetensors.numpy")
+    reader = import_module("safetensors.torch" if tensors else "safetensors.numpy")
     try:
-        return dict(library.load(raw))
+        return dict(reader.load(raw))
     except KeyError as error:
         raise SafetensorError(f"its arrays of type {error} are not read here") from None
 

@@ -11,7 +11,7 @@ import importlib
 import json
 from pathlib import Path
 
-from calibrant.report.results import read_results, write_results
+from calibrant.report import read_results, write_results
 from studies.benchmarks.harness import RESULTS, markdown, show, write
 
 GROUPS = (

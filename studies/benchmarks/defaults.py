@@ -12,10 +12,8 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 import calibrant
-from calibrant.methods import Calibrated
-from calibrant.methods.core.samples import Samples
-from calibrant.methods.core.task import Task
-from calibrant.methods.fit.defaults import BEST, PLAIN, default_method
+from calibrant.methods import Calibrated, Samples, Task, default_method
+from calibrant.methods.fit.defaults import BEST, PLAIN
 from calibrant.metrics import nll
 from calibrant.models import small_cnn
 from studies.benchmarks.harness import Record, record

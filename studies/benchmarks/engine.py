@@ -14,9 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from calibrant.bilevel import SGD, Adam, Bilevel, Population, SampleWeights, Truncated, Unrolled, averaged
+from calibrant.bilevel import SGD, Adam, Bilevel, Population, Run, SampleWeights, Truncated, Unrolled, averaged
 from calibrant.bilevel.running.outer_step import outer_step
-from calibrant.bilevel.running.run import Run
 from calibrant.losses import confidence_bce
 from studies.benchmarks.harness import Record, medians, record
 

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from calibrant.report.results import Record, machine, read_results, versions, write_results
+from calibrant.report import machine, read_results, versions, write_results
+from calibrant.report.results import Record
 
 RESULTS = Path("results/bench.json")
 

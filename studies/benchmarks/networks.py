@@ -15,10 +15,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from calibrant.bilevel import CG, SGD, Adam, Bilevel, Implicit, OneStep, Plain, SampleWeights
+from calibrant.bilevel import (
+    CG,
+    SGD,
+    Adam,
+    Bilevel,
+    FocalWithGamma,
+    GammaNet,
+    Implicit,
+    OneStep,
+    Plain,
+    Run,
+    SampleWeights,
+)
 from calibrant.bilevel.running.outer_step import outer_step
-from calibrant.bilevel.running.run import Run
-from calibrant.bilevel.variables import FocalWithGamma, GammaNet
 from calibrant.data import TensorStream
 from calibrant.data.vision import CropAndFlip, Normalise
 from calibrant.models import resnet18

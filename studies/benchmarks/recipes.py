@@ -40,7 +40,8 @@ import calibrant
 from calibrant import metrics
 from calibrant.models import resnet18, wide_resnet
 from calibrant.posthoc import make_calibrator
-from calibrant.report.results import Record, machine, read_results, versions, write_results
+from calibrant.report import machine, read_results, versions, write_results
+from calibrant.report.results import Record
 from studies.networks import plain
 from studies.networks.tasks import TASKS, Pair, Splits, TaskKind, classes_of
 

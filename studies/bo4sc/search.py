@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from calibrant._classes import log_of_others
-from calibrant.bilevel import Callback
-from calibrant.bilevel.running.run import Run
+from calibrant.bilevel import Callback, Run
 from calibrant.methods import BO4SC, Samples, Task, fit_all
 from calibrant.metrics import ece
 from calibrant.report.results import Record

@@ -8,8 +8,7 @@ from collections.abc import Iterable
 from typing import Any, ClassVar, Self
 
 from calibrant._words import count, duration
-from calibrant.bilevel import Callback
-from calibrant.bilevel.running.run import Run
+from calibrant.bilevel import Callback, Run
 from studies.common.keys import Key
 
 BETWEEN_LINES = 10.0

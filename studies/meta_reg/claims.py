@@ -14,7 +14,7 @@ from torch import Tensor
 
 from calibrant import metrics
 from calibrant.bilevel import GammaNet
-from calibrant.losses.calibration import dece, sece
+from calibrant.losses import dece, sece
 from calibrant.metrics.kernel import nadaraya_watson
 from calibrant.models import resnet18
 from calibrant.report import format_number

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from calibrant import metrics
-from calibrant.bilevel import Bilevel, Callback, FocalWithGamma, NonFiniteError
-from calibrant.bilevel.running.run import Run
+from calibrant.bilevel import Bilevel, Callback, FocalWithGamma, NonFiniteError, Run
 from calibrant.methods import Samples
 
 PIECE = 2000

@@ -14,10 +14,11 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from calibrant.data.splits.stratified import split_indices
-from calibrant.data.vision import CropAndFlip, Images, Normalise, load_noisy_labels, load_parts, split
+from calibrant.data import split_indices
+from calibrant.data.vision import CropAndFlip, Images, Normalise, split
 from calibrant.methods import Samples, Task
 from calibrant.models import resnet18, resnet50, small_cnn, wide_resnet
+from studies.images import load_noisy_labels, load_parts
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "resnet18": resnet18,

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from scipy.stats import binom
 
-from calibrant.plots import style
-from calibrant.plots.bin_sweep import BinSweep, BinSweepDisplay
-from calibrant.plots.reliability import Reliability, ReliabilityDisplay, legend_handles
+from calibrant.plots import BinSweep, BinSweepDisplay, Reliability, ReliabilityDisplay, style
+from calibrant.plots.reliability import legend_handles
 from calibrant.report.results import Record
 from studies.meta_reg.groups import RunGroup
 

@@ -20,10 +20,10 @@ from pathlib import Path
 
 import numpy as np
 
-from calibrant.data.vision import load_parts
 from calibrant.methods.catalogue import TABLE_3
 from studies.common.command import export, open_store, tell_user
 from studies.common.runs import Planned
+from studies.images import load_parts
 from studies.meta_reg.paper import paper
 from studies.meta_reg.plan import Setup, runs
 from studies.meta_reg.study import NAME, arrange, make_runs

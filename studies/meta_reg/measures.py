@@ -10,10 +10,10 @@ from torch import Tensor
 
 from calibrant import metrics
 from calibrant.bilevel import NonFiniteError
-from calibrant.data.vision import SHIFTS
 from calibrant.methods import Fitted, Recalibrated, Samples
 from calibrant.methods.meta_regularization import MetaRegularization, gamma_of
 from calibrant.posthoc import Temperature
+from studies.images import SHIFTS
 from studies.meta_reg.data import PreparedImages
 from studies.meta_reg.noisy import weights_by_truth
 

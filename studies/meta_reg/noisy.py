@@ -7,8 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from calibrant.methods import Calibrated, Fitted
-from calibrant.methods.catalogue import Entry
+from calibrant.methods import Calibrated, Entry, Fitted
 from calibrant.methods.image_networks import AllPartsTraining, NetworkTraining, Recipe
 from calibrant.methods.sample_weights import NEXT_STEP, Reweighting
 from calibrant.report import Column, Table, Verdict

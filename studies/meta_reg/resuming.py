@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from calibrant.bilevel import Callback, Checkpoint
+from calibrant.bilevel import Callback, Checkpoint, Run
 from calibrant.bilevel.running.checkpoints import load_run
-from calibrant.bilevel.running.run import Run
 from calibrant.methods.fit.guards import Interruptible
 
 EVERY = 60.0

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from calibrant.data.vision import download_missing
 from calibrant.report import Report, Results, write_results
 from calibrant.report.results import Record
 from studies.common.command import begin, open_store, stored_records, tell_user, usable_folder
@@ -23,6 +22,7 @@ from studies.common.progress import StudyProgress
 from studies.common.records import resolve_device
 from studies.common.shared import made
 from studies.common.store import Line, Store
+from studies.images import download_missing
 from studies.meta_reg.data import DATASETS
 from studies.meta_reg.groups import SMALL
 from studies.meta_reg.noisy import has_noisy_labels

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-from calibrant.data.vision import SHIFTS
 from calibrant.methods.catalogue import TABLE_3
 from calibrant.report import Column, Table
 from studies.common.verdicts import difference
+from studies.images import SHIFTS
 from studies.meta_reg.descriptions import describe
 from studies.meta_reg.groups import RunGroup, spread, times
 from studies.meta_reg.paper import METRICS, Printed, Quoted, paper, printed, quoted

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from calibrant.data.vision import SHIFTS
 from calibrant.metrics import Estimate, excludes_zero, mean_interval, ratio_of_means
 from calibrant.report import Verdict, by_seed
 from studies.common.verdicts import (
@@ -18,6 +17,7 @@ from studies.common.verdicts import (
     not_above,
     shared_difference,
 )
+from studies.images import SHIFTS
 from studies.meta_reg.groups import RunGroup, times
 from studies.meta_reg.variants import RATES
 

@@ -107,6 +107,11 @@ def test_bad_keywords_are_refused(metric, given, sentence):
         metric(PROBS, LABELS, **given)
 
 
+def test_groups_may_be_an_array_of_objects():
+    names = ["a", "b"] * 20
+    assert metrics.ece(PROBS, LABELS, groups=np.array(names, dtype=object)) == metrics.ece(PROBS, LABELS, groups=names)
+
+
 @pytest.mark.parametrize("metric", MATRIX_METRICS, ids=name_of)
 def test_unknown_keywords_are_named(metric):
     with pytest.raises(TypeError, match=rf"{metric.__name__}\(\) has no argument 'weights'"):

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from calibrant.losses import LOSSES
+from tests.studies.images import cases
 
-from . import cases
 from .test_own_images import write_image
 
 TEXT = (Path(__file__).parents[3] / "docs" / "images.md").read_text()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from calibrant import metrics
-from calibrant.data.vision import SHIFTS
+from studies.images import SHIFTS
 from studies.meta_reg import claims, measured_claims, targets
 from studies.meta_reg.figures import diagram
 from studies.meta_reg.groups import RunGroup, flat, groups, spread

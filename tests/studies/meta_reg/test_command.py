@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from calibrant.data.vision import SOURCES
-from calibrant.data.vision.sources import Archive
 from studies.__main__ import app
 from studies.common.dry_run import state
 from studies.common.keys import make_key
+from studies.images import SOURCES
+from studies.images.sources import Archive
 from studies.meta_reg import study
 from studies.meta_reg.plan import Setup, chosen_methods, known_methods
 from studies.meta_reg.quick import Sizes, quick_sizes
-from tests.data.vision.cases import write_idx
+from tests.studies.images.cases import write_idx
 
 TINY = ["--limit", "200", "--epochs", "1", "--seeds", "1", "--methods", "ce"]
 

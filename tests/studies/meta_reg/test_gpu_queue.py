@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibrant.data.vision import load_parts
 from calibrant.report import read_results
+from studies.images import load_parts
 from studies.meta_reg import gpu_queue
 from studies.meta_reg.gpu_queue import LISTS, Rows, Where
 from studies.meta_reg.plan import known_methods

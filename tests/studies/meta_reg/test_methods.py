@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from calibrant.methods.catalogue import IMAGE_METHODS, RECIPES, TABLE_3, gamma_of, with_recipe
+from calibrant.methods.catalogue import IMAGE_METHODS, RECIPES, TABLE_3, with_recipe
 from calibrant.methods.core.task import Samples, Task
+from calibrant.methods.meta_regularization import gamma_of
 from calibrant.models import small_cnn
 from studies.meta_reg.plan import FIRST, known_methods, network_of, settings_text, trained
 from studies.meta_reg.search import settings

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
-from calibrant.data.vision import SHIFTS
 from calibrant.methods.catalogue import IMAGE_METHODS
 from calibrant.plots.style import save_figure
 from calibrant.report import Results
+from studies.images import SHIFTS
 from studies.meta_reg import figures, measured_claims, tables, targets
 from studies.meta_reg.descriptions import describe
 from studies.meta_reg.groups import groups

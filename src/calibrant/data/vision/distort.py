@@ -18,8 +18,8 @@ class Distort:
     """One random distortion for each image, of random strength.
 
     The kinds are an affine map (rotation, shear, zoom), a grey patch, fewer grey levels, inverted bright pixels,
-    shuffled tiles and mixed colour channels. None of them is a kind of :data:`calibrant.data.vision.SHIFTS`, so that
-    these stay a test of unseen changes. Images are uint8 or floats in [0, 1]; the result has floats in [0, 1].
+    shuffled tiles and mixed colour channels. None is noise, blur, brightness or contrast, so that these
+    stay a test of unseen changes. Images are uint8 or floats in [0, 1]; the result has floats in [0, 1].
 
     Parameters
     ----------

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from calibrant._words import listed
-from calibrant.data.vision.folders import pillow
 from calibrant.data.vision.images import Images, channel_statistics
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp")
@@ -119,3 +118,14 @@ def _pixels(file: Any, size: tuple[int, int] | None) -> np.ndarray:
 
     upright = ImageOps.exif_transpose(file).convert("RGB")
     return np.asarray(upright if size is None else ImageOps.fit(upright, (size[1], size[0])))
+
+
+def pillow() -> Any:
+    """The module ``PIL.Image``; without Pillow, an error that says how to install it."""
+    try:
+        from PIL import Image
+    except ImportError:
+        raise ImportError(
+            "Reading image files needs Pillow. Install it with: pip install 'calibrant[vision]'."
+        ) from None
+    return Image

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+
+from calibrant.data.vision.own_images import pillow
 
 Listed = list[tuple[Path, int]]
 ENDINGS = (".jpeg", ".jpg", ".png")
@@ -55,17 +56,6 @@ def class_names(wnids: Path, words: Path) -> tuple[str, ...]:
     if words.is_file():
         known = dict(line.split("\t", 1) for line in words.read_text(encoding="utf-8").splitlines() if "\t" in line)
     return tuple(known.get(name, name).split(",")[0] for name in wnids.read_text(encoding="utf-8").split())
-
-
-def pillow() -> Any:
-    """The module ``PIL.Image``; without Pillow, an error that says how to install it."""
-    try:
-        from PIL import Image
-    except ImportError:
-        raise ImportError(
-            "Reading image files needs Pillow. Install it with: pip install 'calibrant[vision]'."
-        ) from None
-    return Image
 
 
 def read_labelled_files(listed: Listed) -> tuple[np.ndarray, np.ndarray]:

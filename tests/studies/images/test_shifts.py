@@ -5,7 +5,7 @@ import pickle
 import pytest
 import torch
 
-from calibrant.data.vision import SHIFTS, Shift, brightness, contrast, gaussian_blur, gaussian_noise
+from studies.images import SHIFTS, Shift, brightness, contrast, gaussian_blur, gaussian_noise
 
 
 def some():

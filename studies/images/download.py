@@ -9,8 +9,8 @@ import urllib.request
 from collections.abc import Iterable
 from pathlib import Path
 
-from calibrant.data.vision.finding import ENDINGS, unpack
-from calibrant.data.vision.sources import Archive
+from studies.images.finding import ENDINGS, unpack
+from studies.images.sources import Archive
 
 _CHUNK = 1 << 20
 

@@ -7,8 +7,8 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from calibrant.data.vision.readers import Part
-from calibrant.data.vision.sources import SOURCES, Layout, Source
+from studies.images.readers import Part
+from studies.images.sources import SOURCES, Layout, Source
 
 Found = tuple[Layout, list[Path]]
 """A layout, and the paths of its files."""

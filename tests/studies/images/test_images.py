@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from calibrant.data.vision import SOURCES, images, load_images, load_parts, split
-from calibrant.data.vision.sources import Archive
-from calibrant.data.vision.unpickling import unpickle
-
-from . import cases
+from calibrant.data.vision import Images, split
+from studies.images import SOURCES, load_images, load_parts
+from studies.images.sources import Archive
+from studies.images.unpickling import unpickle
+from tests.studies.images import cases
 
 LAYOUTS = {
     "cifar10-pickles": ("cifar10", lambda f: cases.write_pickles(f, 10), {"classes": 10}),
@@ -273,12 +273,12 @@ def some(count=200, classes=4):
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randint(0, 256, (count, 3, 8, 8), dtype=torch.uint8, generator=generator)
     names = tuple("abcd"[:classes])
-    return images.Images(inputs, torch.arange(count) % classes, names, (0.5,) * 3, (0.2,) * 3)
+    return Images(inputs, torch.arange(count) % classes, names, (0.5,) * 3, (0.2,) * 3)
 
 
 def test_the_split_is_stratified_disjoint_seeded_and_8_1_1():
     whole = some()
-    whole = images.Images(torch.arange(200).view(-1, 1, 1, 1), whole.labels, whole.names, whole.mean, whole.std)
+    whole = Images(torch.arange(200).view(-1, 1, 1, 1), whole.labels, whole.names, whole.mean, whole.std)
     parts = split(whole, 3)
     assert [len(part) for part in parts] == [160, 20, 20]
     rows = torch.cat([part.inputs.flatten() for part in parts])

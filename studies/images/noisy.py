@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant.data.vision.images import Images
+from calibrant.data.vision import Images
 
 NOISY_LABELS = {
     "worse": "worse_label",

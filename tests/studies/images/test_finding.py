@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from calibrant.data.vision import load_parts, readers
-
-from . import cases
+from studies.images import load_parts, readers
+from tests.studies.images import cases
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*images, but")
 GREY = {"size": 28, "channels": 1}

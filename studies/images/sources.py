@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from calibrant.data.vision import readers
-from calibrant.data.vision.readers import Arrays, Part
+from studies.images import readers
+from studies.images.readers import Arrays, Part
 
 Read = Callable[[Sequence[Path], Part], Arrays]
 

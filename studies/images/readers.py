@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from calibrant.data.vision.unpickling import unpickle
+from studies.images.unpickling import unpickle
 
 Part = Literal["train", "test"]
 Arrays = tuple[np.ndarray, np.ndarray]
@@ -59,7 +59,7 @@ def read_npz(paths: Sequence[Path], part: Part) -> Arrays:
 
 def read_tiny_imagenet(paths: Sequence[Path], part: Part) -> Arrays:
     """Folders of JPEG files; the labelled ``val`` folder serves as the test part. Needs Pillow."""
-    from calibrant.data.vision.folders import files_by_class, read_labelled_files, test_files
+    from studies.images.folders import files_by_class, read_labelled_files, test_files
 
     classes = {name: k for k, name in enumerate(paths[0].read_text(encoding="utf-8").split())}
     listed = files_by_class(paths[1], classes) if part == "train" else test_files(paths[1], classes)

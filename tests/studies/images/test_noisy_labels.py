@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from calibrant.data.vision import NOISY_LABELS, Images, load_noisy_labels, split
+from calibrant.data.vision import Images, split
+from studies.images import NOISY_LABELS, load_noisy_labels
 
 COUNT, CLASSES = 60, 3
 
