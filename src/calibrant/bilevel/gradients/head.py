@@ -251,7 +251,7 @@ class SplitLosses(ABC):
         self, answers: Sequence[Any], params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch
     ) -> Tensor:
         """F on a batch from known outputs of the network."""
-        return self.outer_value(self._answering(params, buffers, batch, given=answers), phi, batch)
+        return self.outer_value(self._answering(params, buffers, batch, answers=answers), phi, batch)
 
     def _answering(self, params: Tensor, buffers: Tensors, batch: Batch, **settings: Any) -> RecordingNetwork:
         train = self.outer_mode == "train"
@@ -277,7 +277,7 @@ class SplitLosses(ABC):
         self, w: Tensor, params: Tensor, features: Sequence[Tensor], batch: Batch, *, train: bool
     ) -> SplitPureNetwork:
         named = self.view.unflatten(params) | self.view.head_params(w)
-        return SplitPureNetwork(self.view, named, self.start_buffers, given=features, train=train, noise=batch.noise)
+        return SplitPureNetwork(self.view, named, self.start_buffers, features=features, train=train, noise=batch.noise)
 
 
 class BodyPass(NamedTuple):

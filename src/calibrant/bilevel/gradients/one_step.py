@@ -121,7 +121,9 @@ class OneStep(Hypergradient):
         if self.scope == "all":
             return None
         if inputs.head_slice is None:
-            raise ValueError("OneStep(scope='head') needs the slice of the head: HypergradientInput(head_slice=…).")
+            raise ValueError(
+                "OneStep(scope='head') needs the slice of the head: give HypergradientInput(head_slice=…)."
+            )
         mask = torch.zeros(params.shape[-1], dtype=torch.bool, device=params.device)
         mask[inputs.head_slice] = True
         return mask

@@ -97,7 +97,9 @@ class Trainer:
     ) -> Tensor:
         self._set_mode(train=True)
         divided = memory is not None or features is not None
-        net = SplitWorkingNetwork(self, batch.noise, given=features) if divided else WorkingNetwork(self, batch.noise)
+        net = (
+            SplitWorkingNetwork(self, batch.noise, features=features) if divided else WorkingNetwork(self, batch.noise)
+        )
         with seeded(batch.seed, self.params), torch.enable_grad(), _plain_errors():
             loss = self.problem.inner_value(net, phi, batch._replace(seed=None))
         self.grad.zero_()
