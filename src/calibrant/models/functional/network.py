@@ -158,8 +158,8 @@ class Network:
 class SplitNetwork:
     """A mixin for networks whose body and head run separately.
 
-    It keeps the features of every call, or uses the ``features`` that it is given. Every call of the network, by whatever
-    method, computes the features first.
+    It keeps the features of every call, or uses the ``features`` that it is given. Every call of the network, by
+    whatever method, computes the features first.
     """
 
     def __init__(self, *args: Any, features: Iterable[Tensor] | None = None, **settings: Any) -> None:
