@@ -24,7 +24,7 @@ _LEVELS = 10
 
 
 class NearCopies(NamedTuple):
-    """The copies of :func:`near_copies`."""
+    """The result of :func:`near_copies`."""
 
     share: float
     """The share of rows whose nearest neighbour is suspiciously near."""
@@ -57,7 +57,7 @@ def near_copies(values: np.ndarray, *, seed: int = 0) -> NearCopies | None:
 
     Returns
     -------
-    found : None for fewer than 60 different rows
+    copies : None for fewer than 60 different rows
     """
     values = np.asarray(values, dtype=np.float32).reshape(len(values), -1)
     codes = row_codes(values)
@@ -87,7 +87,7 @@ def _with_cells(
     projection: np.ndarray | None,
     generator: np.random.Generator,
 ) -> NearCopies:
-    """Return the copies with the expected share of rows in small cells measured on shuffled rows."""
+    """Return the result with the expected share of rows in small cells measured on shuffled rows."""
     few = np.array([len(np.unique(column)) <= _LEVELS for column in values.T])
     cells = _Cells.of(values[:, few])
     if few.all() or not cells.small[asked].any():
