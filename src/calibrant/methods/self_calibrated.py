@@ -58,7 +58,7 @@ SHORT = 2
 class Pooled(Method):
     """The pooled candidate: each repeat holds out every label once, and φ is an L2 strength per layer and column."""
 
-    given: SelfCalibrated
+    settings: SelfCalibrated
 
     tied: ClassVar[bool] = True
 
