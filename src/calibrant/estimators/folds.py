@@ -98,7 +98,7 @@ def _row_numbers(rows: Any, n: int) -> np.ndarray:
     """Return the rows of a fold as numbers; a mask of n truth values selects rows too."""
     fold = np.asarray(rows)
     if fold.dtype == bool and fold.shape == (n,):
-        return np.flatnonzero(entries)
+        return np.flatnonzero(fold)
     if fold.ndim != 1 or (fold.size and (fold.dtype.kind not in "iu" or fold.min() < 0 or fold.max() >= n)):
         raise ValueError(f"cv must give folds as row numbers from 0 to {n - 1}, or as masks; got {shown(fold)[:80]}.")
     return fold.astype(np.int64)
