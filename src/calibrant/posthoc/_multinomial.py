@@ -135,9 +135,8 @@ def solve(
     blocks = blocks / (units[:, :, None] * units[:, None, :])
     moves = problem.free[rows, columns]
     diagonal = np.where(moves, 2 * objective.penalty[rows, columns], 1.0)
-    blocks = (
-        np.where(moves[:, :, None] & moves[:, None, :], blocks, 0.0) + np.eye(columns.shape[1]) * diagonal[:, :, None]
-    )
+    blocks = np.where(moves[:, :, None] & moves[:, None, :], blocks, 0.0)
+    blocks += np.eye(columns.shape[1]) * diagonal[:, :, None]
     bounded = problem.lower is not None
     basis, steepest = _basis(blocks, diagonal=bounded)
     middle = objective.centre[rows, columns]

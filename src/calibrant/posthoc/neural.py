@@ -85,11 +85,9 @@ class NeuralCalibrator(Calibrator):
         inputs = (torch.from_numpy(x), torch.from_numpy(labels), torch.from_numpy(weights))
         self.steps_ = 0
         if len(x) >= _MIN_SAMPLES:
-            order = np.random.default_rng(self.random_state).permutation(len(x))
-            validation, training = (torch.from_numpy(part) for part in np.split(order, [len(x) // 5]))
-            self.steps_ = self._train(
-                [a[training] for a in inputs], self.max_steps, [a[validation] for a in inputs]
-            ).best_step
+            order = torch.from_numpy(np.random.default_rng(self.random_state).permutation(len(x)))
+            validation, training = ([values[rows] for values in inputs] for rows in order.tensor_split([len(x) // 5]))
+            self.steps_ = self._train(training, self.max_steps, validation).best_step
         net = self._train(list(inputs), self.steps_, None).net
         self.slopes_ = softplus(net.raw_slopes).numpy()
         self.input_weight_, self.input_bias_ = net.input_weight.numpy(), net.input_bias.numpy()
