@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from calibrant._words import count as count  # for the experiments, which import it from here
-from calibrant.data import FITTED_SETS, SETS
 from calibrant.report import Report, Results, Table, Verdict, provenance, to_markdown
 from calibrant.report.results import command
+from studies.sets import FITTED_SETS, SETS
 
 SEEDS, QUICK_SEEDS = 20, 3
 """Number of seeds that the targets are set for, and of a ``--quick`` run."""

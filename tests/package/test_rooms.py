@@ -37,8 +37,8 @@ ROOMS = LEAVES | {
 CEILINGS = {
     "": 950,
     "bilevel": 5_350,
-    "cli": 650,
-    "data": 3_750,
+    "cli": 600,
+    "data": 2_900,
     "estimators": 1_550,
     "export": 450,
     "integrations": 300,

@@ -150,8 +150,8 @@ class Auto(Calibrator):
         if self.stages == 1:
             return rows
         single = sorted((row for row in rows[1:] if row.usable), key=lambda row: row.mean(weights))
-        wanted = [row for i, row in enumerate(single) if i < _FIRST_STAGES or row.name == "temperature"]
-        for first in wanted:
+        first_stages = [row for i, row in enumerate(single) if i < _FIRST_STAGES or row.name == "temperature"]
+        for first in first_stages:
             for second in _CONFIDENCE:
                 if second in names and second != first.name and first.scores is not None:
                     stages = (first.name, second)
