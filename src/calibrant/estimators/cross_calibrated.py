@@ -250,10 +250,8 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
 
     def _log_probs(self, scores: np.ndarray) -> np.ndarray:
         """Return the calibrator's log-probabilities for the models' mean scores."""
-        log_probs = log_softmax(self._scale * scores, axis=1)
-        if self.calibrator_ is None:
-            return log_probs
-        return np.log(np.maximum(self.calibrator_.predict_proba(log_probs), 1e-300))
+        log_p = log_softmax(self._scale * scores, axis=1)
+        return log_p if self.calibrator_ is None else np.log(np.maximum(self.calibrator_.predict_proba(log_p), 1e-300))
 
     def _get_calibrator(self) -> Any:
         if self.calibrator is None:
