@@ -202,8 +202,8 @@ def _finite_log_probs(raw: Floats, top: np.ndarray, zero_gap: float) -> Floats:
         raw = np.where(zero, np.minimum(highest - zero_gap, lowest), raw)
     scores = log_softmax(raw, axis=1)
     # Rounding can make different inputs equal: the class that the input ranks first stays first.
-    lost = np.flatnonzero(scores.argmax(axis=1) != top)
-    scores[lost, top[lost]] = np.nextafter(scores[lost].max(axis=1), 0.0)
+    reordered = np.flatnonzero(scores.argmax(axis=1) != top)
+    scores[reordered, top[reordered]] = np.nextafter(scores[reordered].max(axis=1), 0.0)
     return scores
 
 

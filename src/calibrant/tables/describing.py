@@ -151,7 +151,7 @@ def leaks(table: Labelled, kinds: dict[str, str]) -> list[str]:
         if values is not None and not np.isnan(values).any():
             determined = _runs(values, codes) <= 2 * classes
         else:
-            determined = _each_tells(texts(column), codes)
+            determined = _determines_class(texts(column), codes)
         if determined:
             leaking.append(name)
     return leaking
@@ -167,7 +167,7 @@ def _runs(values: np.ndarray, codes: np.ndarray) -> float:
     return float(changes.sum()) + 1
 
 
-def _each_tells(values: list[str | None], codes: np.ndarray) -> bool:
+def _determines_class(values: list[str | None], codes: np.ndarray) -> bool:
     """Whether each category has one class, and categories repeat often enough for this to be meaningful."""
     places = np.unique([f"={v}" if v is not None else "" for v in values], return_inverse=True)[1]
     pairs = np.unique(np.stack([places, codes]), axis=1)

@@ -37,13 +37,13 @@ def suspects(model: TableModel, train: Labelled) -> list[dict[str, Any]]:
         return []
     probs = _unseen_probs(model, train, rows)
     classes, labels = model.classes, [str(v) for v in train.labels[rows].tolist()]
-    doubted = []
+    suspect_rows = []
     for row, score, label, row_probs in zip(rows.tolist(), scores.tolist(), labels, probs, strict=True):
         likely = classes[int(row_probs.argmax())]
         if likely != label:
-            about = {"row": int(train.numbers[row]), "label": label, "likely": likely, "suspicion": score}
-            doubted.append(about | {"probability_of_label": float(row_probs[classes.index(label)])})
-    return doubted
+            entry = {"row": int(train.numbers[row]), "label": label, "likely": likely, "suspicion": score}
+            suspect_rows.append(entry | {"probability_of_label": float(row_probs[classes.index(label)])})
+    return suspect_rows
 
 
 def _unseen_probs(model: TableModel, train: Labelled, rows: np.ndarray) -> np.ndarray:

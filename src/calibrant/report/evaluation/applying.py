@@ -43,8 +43,8 @@ def calibrated_columns(calibrator: Calibrator, file: PredictionFile) -> dict[str
     if kind is not None and kind != file.kind:
         hint = " Use --logits if these are logits." if (file.kind, kind) in _UNMARKED else ""
         raise ValueError(
-            f"{file.path.name} must hold {_WORDS[kind]}, like the file that the calibrator was fitted on; got "
-            f"{_WORDS[file.kind]}.{hint}"
+            f"{file.path.name} must hold {_KIND_NAMES[kind]}, like the file that the calibrator was fitted on; got "
+            f"{_KIND_NAMES[file.kind]}.{hint}"
         )
     if file.kind == "pairs" and not calibrator.can_change_prediction:
         raise ValueError(
@@ -109,7 +109,7 @@ def _plain(column: np.ndarray) -> np.ndarray:
     return column.astype(str) if column.dtype == object else column
 
 
-_WORDS = {
+_KIND_NAMES = {
     "probs": "class probabilities",
     "logits": "logits of classes",
     "score": "one probability per row",
