@@ -32,12 +32,12 @@ def predict_proba_of(estimator: Any) -> Callable[[Any], Any]:
 def finite_array(values: Any, name: str, shape: tuple[int | None, ...]) -> np.ndarray:
     """Return finite `values` as float64 of the given shape (None: any length); an error otherwise."""
     array = as_tensor(values, name).double().cpu().numpy()
-    wanted = "(" + ", ".join("any" if size is None else str(size) for size in shape) + ")"
+    expected = "(" + ", ".join("any" if size is None else str(size) for size in shape) + ")"
     fits = array.ndim == len(shape) and all(size in (None, have) for size, have in zip(shape, array.shape, strict=True))
     if not fits:
-        raise ValueError(f"{name} must have shape {wanted}; got {array.shape}.")
+        raise ValueError(f"{name} must have shape {expected}; got {array.shape}.")
     if array.size == 0:
-        raise ValueError(f"{name} must not be empty; got shape {array.shape} instead of {wanted}.")
+        raise ValueError(f"{name} must not be empty; got shape {array.shape} instead of {expected}.")
     if not np.isfinite(array).all():
         raise ValueError(f"{name} must be finite; got NaN or infinite values.")
     return array
