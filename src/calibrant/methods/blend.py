@@ -178,14 +178,14 @@ def blended(members: Members, mixture: Mixture, fit: CrossFit, train: int, seed:
     rows = _rows(fit, mixture, train)
     folds = first_deal(fit)
     held = Judged.of(fit, rows.labels)
-    log_probs_of: dict[str, np.ndarray] = {NETWORK: log_softmax(fit.held_out_logits.cpu().numpy(), axis=1)}
+    predicted: dict[str, np.ndarray] = {NETWORK: log_softmax(fit.held_out_logits.cpu().numpy(), axis=1)}
     models: dict[str, Model] = {}
     for name in used_kinds(members, *held_shape(rows)):
 
         def promising(first: np.ndarray, log_probs: np.ndarray, name: str = name) -> bool:
-            full = np.full_like(log_probs_of[NETWORK], np.nan)
+            full = np.full_like(predicted[NETWORK], np.nan)
             full[first] = log_probs
-            weights = held.pool(log_probs_of | {name: full}, doubt=False).weights
+            weights = held.pool(predicted | {name: full}, doubt=False).weights
             return bool(weights[-1] > SMALL * weights.sum())
 
         member: CrossFittedMember | None
@@ -194,12 +194,11 @@ def blended(members: Members, mixture: Mixture, fit: CrossFit, train: int, seed:
         else:
             member = cross_fit(KINDS[name], rows, folds, seed, promising)
         if member is not None:
-            log_probs_of[name], models[name] = member.held_out, member.model
-    log_probs_of, pool = pruned(log_probs_of, held)
-    stacked = np.reshape(list(log_probs_of.values()), (len(log_probs_of), *held_shape(rows)))
-    held_out = torch.from_numpy(pool.probs(stacked))
+            predicted[name], models[name] = member.held_out, member.model
+    predicted, pool = pruned(predicted, held)
+    held_out = torch.from_numpy(pool.probs(np.reshape(list(predicted.values()), (len(predicted), *held_shape(rows)))))
     extras = mixture.extras | {
-        "members": tuple(log_probs_of),
+        "members": tuple(predicted),
         "pool_weights": pool.weights,
         "temperature": pool.temperature,
         "bias": torch.from_numpy(pool.bias),
@@ -210,8 +209,8 @@ def blended(members: Members, mixture: Mixture, fit: CrossFit, train: int, seed:
         train_probs = held_out[:train]
         doubt = suspicion(torch.ones_like(train_probs[:, 0]), train_probs, torch.from_numpy(rows.labels[:train]))
         extras["suspicion"] = torch.where(train_probs.isnan().any(1), extras["suspicion"].double(), doubt.double())
-    networks = mixture if NETWORK in log_probs_of else None
-    return Blend(networks, {name: models[name] for name in log_probs_of if name != NETWORK}, pool, extras)
+    networks = mixture if NETWORK in predicted else None
+    return Blend(networks, {name: models[name] for name in predicted if name != NETWORK}, pool, extras)
 
 
 def held_shape(rows: Rows) -> tuple[int, int]:

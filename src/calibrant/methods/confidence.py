@@ -141,9 +141,8 @@ class _Penalised:
     cores.
     """
 
-    def __init__(self, logit_map: LogitMap, logits: Tensor, labels: Tensor, share: Tensor) -> None:
-        self.described = describe(logits).numpy()
-        self.hidden, self.bound = logit_map.hidden, math.log(logit_map.largest)
+    def __init__(self, mapping: LogitMap, logits: Tensor, labels: Tensor, share: Tensor) -> None:
+        self.described, self.hidden, self.bound = describe(logits).numpy(), mapping.hidden, math.log(mapping.largest)
         self.labels, self.share, self.rows = labels.numpy(), share.numpy(), np.arange(len(labels))
         self.logits = (logits - logits.amax(1, keepdim=True)).numpy()  # at most 0, so that no exponential overflows
         self.scaled = np.empty_like(self.logits)  # kept, because memory that is new at every call is slow

@@ -109,12 +109,11 @@ class MetaRegularization(NetworkTraining):
     def __post_init__(self) -> None:
         check_choice("outer_variable", self.outer_variable, get_args(Variable))
         check_choice("outer_loss", self.outer_loss, OUTER_LOSSES)
-        allowed = inspect.signature(OUTER_LOSSES[self.outer_loss]).parameters
-        names = [k for k, _ in self.outer_settings]
-        if not allowed.keys() >= set(names):
+        valid, names = inspect.signature(OUTER_LOSSES[self.outer_loss]).parameters, [k for k, _ in self.outer_settings]
+        if not valid.keys() >= set(names):
             raise ValueError(
                 f"outer_settings must be settings of the outer loss {self.outer_loss!r} "
-                f"({', '.join(allowed) or 'none'}); got {', '.join(names)}."
+                f"({', '.join(valid) or 'none'}); got {', '.join(names)}."
             )
         check_meta(self.outer_learning_rate, self.outer_batch_size, self.start)
         if self.outer_variable == "l2-all" and self.hypergradient.of_head:

@@ -93,19 +93,19 @@ class Pooled(Method):
     def solving(self, group: TrainingGroup) -> SolveSettings:
         task = group.tasks[0]
         narrow = isinstance(task.train.inputs, Tensor) and task.train.inputs[0].numel() <= NARROW
-        along_axes = type(task.model) is PlainNetwork
-        several = group.problems[0].train.batches > 1
-        longer = self.settings.embedding is not None and several and narrow and not along_axes
+        rotated = type(task.model) is PlainNetwork
+        longer = self.settings.embedding is not None and group.problems[0].train.batches > 1 and narrow and not rotated
         fewest = 800 if longer and not soon_learned(task) else 400
         return self._solving(group, group.steps(lambda m: m.settings.epochs, fewest, 40))
 
     def _solving(self, group: TrainingGroup, steps: list[int]) -> SolveSettings:
         settings, rate = self.settings, group.each(lambda m, _: m.settings.learning_rate)
-        total = steps[0] + settings.steps
         last = min(settings.last, SHORT) if costly(group.tasks[0]) else settings.last
         return SolveSettings(
             hypergradient=Truncated(settings.steps, min(last, settings.steps)),
-            inner_optimizer=Adam(cosine(rate, total, final=0.05 * rate) if settings.decay else rate),
+            inner_optimizer=Adam(
+                cosine(rate, steps[0] + settings.steps, final=0.05 * rate) if settings.decay else rate
+            ),
             outer_optimizer=Adam(settings.outer_learning_rate),
             steps=steps,
             compile="trace" if isinstance(group.tasks[0].model, PlainNetwork) else "auto",

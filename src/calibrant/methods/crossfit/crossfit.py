@@ -97,11 +97,10 @@ class CrossFit:
         total: Tensor | None = None
         dense = self.data.without_sparse
         for head, fold, share in zip(self.heads, self.folds, self.shares or [1.0] * len(self.heads), strict=True):
-            fold_logits = torch.cat([network_logits(head, x) for x, _ in dense[fold.held].pieces()]).double()
+            logits = torch.cat([network_logits(head, x) for x, _ in dense[fold.held].pieces()]).double()
             if total is None:
-                total = fold_logits.new_zeros(len(self.data), fold_logits.shape[1])
-                count = fold_logits.new_zeros(len(self.data), 1)
-            total[fold.held] += share * fold_logits
+                total, count = logits.new_zeros(len(self.data), logits.shape[1]), logits.new_zeros(len(self.data), 1)
+            total[fold.held] += share * logits
             count[fold.held] += share
         assert total is not None
         return total / torch.where(count > 0, count, torch.nan)

@@ -107,18 +107,17 @@ def warn_at_chance(predict: Callable[[Any], Tensor], part: Samples) -> None:
     With fewer than 200 rows nothing is said. "Better" means a log-loss that is lower by more than its standard error.
     """
     probs, labels, count = [], [], 0
-    for inputs, observed in part.pieces():
+    for inputs, truth in part.pieces():
         probs.append(predict(inputs).cpu().double())
-        labels.append(observed.cpu())
-        count += len(observed)
+        labels.append(truth.cpu())
+        count += len(truth)
         if count >= ROWS:
             break
     if count < FEWEST:
         return
-    predicted, observed = torch.cat(probs)[:ROWS], torch.cat(labels)[:ROWS]
-    frequencies = observed.bincount(minlength=predicted.shape[1]).double() / len(observed)
-    of_labels = predicted[torch.arange(len(observed)), observed]
-    losses, chance = (-p.clamp_min(1e-300).log() for p in (of_labels, frequencies[observed]))
+    output, truth = torch.cat(probs)[:ROWS], torch.cat(labels)[:ROWS]
+    frequencies = truth.bincount(minlength=output.shape[1]).double() / len(truth)
+    losses, chance = (-p.clamp_min(1e-300).log() for p in (output[torch.arange(len(truth)), truth], frequencies[truth]))
     gains = chance - losses
     if float(gains.mean()) <= float(gains.std()) / len(gains) ** 0.5:
         warn(

@@ -295,10 +295,9 @@ def _map_parts(logit_map: nn.Module, arrays: Arrays) -> dict[str, Any]:
 def _build_map(parts: dict[str, Any], arrays: Arrays) -> LogitMap:
     if parts["hidden"] != len(arrays["map.second"]):
         raise ValueError("the confidence map has another number of units than its arrays")
-    logit_map = LogitMap(parts["hidden"], largest=parts["largest"]).double()
-    values = {name: torch.from_numpy(arrays[f"map.{name}"]) for name, _ in logit_map.named_parameters()}
-    logit_map.load_state_dict(values)
-    return logit_map.requires_grad_(False)
+    mapping = LogitMap(parts["hidden"], largest=parts["largest"]).double()
+    mapping.load_state_dict({name: torch.from_numpy(arrays[f"map.{name}"]) for name, _ in mapping.named_parameters()})
+    return mapping.requires_grad_(False)
 
 
 def _module(model: nn.Module, arrays: Arrays, number: int, path: str | os.PathLike[str]) -> nn.Module:
