@@ -99,14 +99,12 @@ class Pooled(Method):
         return self._solving(group, group.steps(lambda m: m.settings.epochs, fewest, 40))
 
     def _solving(self, group: TrainingGroup, steps: list[int]) -> SolveSettings:
-        settings, rate = self.settings, group.each(lambda m, _: m.settings.learning_rate)
-        last = min(settings.last, SHORT) if costly(group.tasks[0]) else settings.last
+        options, rate = self.settings, group.each(lambda m, _: m.settings.learning_rate)
+        last = min(options.last, SHORT) if costly(group.tasks[0]) else options.last
         return SolveSettings(
-            hypergradient=Truncated(settings.steps, min(last, settings.steps)),
-            inner_optimizer=Adam(
-                cosine(rate, steps[0] + settings.steps, final=0.05 * rate) if settings.decay else rate
-            ),
-            outer_optimizer=Adam(settings.outer_learning_rate),
+            hypergradient=Truncated(options.steps, min(last, options.steps)),
+            inner_optimizer=Adam(cosine(rate, steps[0] + options.steps, final=0.05 * rate) if options.decay else rate),
+            outer_optimizer=Adam(options.outer_learning_rate),
             steps=steps,
             compile="trace" if isinstance(group.tasks[0].model, PlainNetwork) else "auto",
         )
