@@ -46,7 +46,7 @@ CEILINGS = {
     "methods": 4_350,
     "metrics": 1_700,
     "models": 1_300,
-    "plots": 1_050,
+    "plots": 850,
     "pool": 1_000,
     "posthoc": 1_500,
     "report": 2_050,

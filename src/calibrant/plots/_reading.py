@@ -41,13 +41,3 @@ def finite_array(values: Any, name: str, shape: tuple[int | None, ...]) -> np.nd
     if not np.isfinite(array).all():
         raise ValueError(f"{name} must be finite; got NaN or infinite values.")
     return array
-
-
-def flags(values: Any, name: str, n: int) -> np.ndarray:
-    """Return `values`, True/False or 1/0, as n booleans."""
-    array = as_tensor(values, name).cpu().numpy()
-    if array.shape != (n,):
-        raise ValueError(f"{name} must be 1-D with {n} entries, one per sample; got shape {array.shape}.")
-    if not np.isin(array, (0, 1)).all():
-        raise ValueError(f"{name} must hold only True/False or 0/1; got values from {array.min()} to {array.max()}.")
-    return array.astype(bool)
