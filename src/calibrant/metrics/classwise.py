@@ -13,15 +13,7 @@ from calibrant._inputs import Array, like
 from calibrant._settings import check_choice
 from calibrant.metrics.binned import bin_table
 from calibrant.metrics.bins import CHUNK, BinSums, Norm, Scheme, bin_edges, bin_index, calibration_error, histogram
-from calibrant.metrics.predictions import (
-    Grouped,
-    MetricKeywords,
-    PredictionKeywords,
-    Predictions,
-    evaluate,
-    metric,
-    read,
-)
+from calibrant.metrics.predictions import Grouped, InputKeywords, MetricKeywords, Predictions, evaluate, metric, read
 
 
 @overload
@@ -34,7 +26,7 @@ def classwise_ece(
     norm: Norm = ...,
     debias: bool = ...,
     average: None,
-    **keywords: Unpack[PredictionKeywords],
+    **keywords: Unpack[InputKeywords],
 ) -> Any: ...
 
 
@@ -49,7 +41,7 @@ def classwise_ece(
     debias: bool = ...,
     average: Literal["macro"] = ...,
     groups: None = ...,
-    **keywords: Unpack[PredictionKeywords],
+    **keywords: Unpack[InputKeywords],
 ) -> float: ...
 
 
@@ -64,7 +56,7 @@ def classwise_ece(
     debias: bool = ...,
     average: Literal["macro"] = ...,
     groups: Any,
-    **keywords: Unpack[PredictionKeywords],
+    **keywords: Unpack[InputKeywords],
 ) -> Grouped: ...
 
 

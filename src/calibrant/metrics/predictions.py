@@ -29,7 +29,7 @@ Binary = Literal["positive", "predicted"]
 _P = ParamSpec("_P")
 
 
-class PredictionKeywords(TypedDict, total=False):
+class InputKeywords(TypedDict, total=False):
     """Keywords that describe predictions; see `calibrant.metrics.ece`."""
 
     confidence: Any
@@ -39,7 +39,7 @@ class PredictionKeywords(TypedDict, total=False):
     sample_weight: Any
 
 
-class MetricKeywords(PredictionKeywords, total=False):
+class MetricKeywords(InputKeywords, total=False):
     """The keywords that every metric takes."""
 
     groups: Any
@@ -243,7 +243,7 @@ def evaluate(
     *,
     matrix_only: bool = False,
     groups: Any = None,
-    **keywords: Unpack[PredictionKeywords],
+    **keywords: Unpack[InputKeywords],
 ) -> float | Grouped:
     """Read the predictions and apply `core` to them; with `groups`, also to each group."""
     predictions = read(probs, labels, matrix_only=matrix_only, **keywords)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from calibrant.metrics.bins import Scheme, bin_edges, bin_sums
-from calibrant.metrics.predictions import PredictionKeywords, read
+from calibrant.metrics.predictions import InputKeywords, read
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def reliability_bins(
     labels: Any = None,
     bins: int = 15,
     scheme: Scheme = "width",
-    **keywords: Unpack[PredictionKeywords],
+    **keywords: Unpack[InputKeywords],
 ) -> ReliabilityBins:
     """Limits, share of the sample, mean confidence and accuracy of each bin.
 

@@ -13,15 +13,7 @@ from torch import Tensor
 from calibrant._inputs import check_confidence, check_probs, check_weights
 from calibrant._settings import check_choice
 from calibrant.metrics.bins import Scheme, bin_edges, bin_sums
-from calibrant.metrics.predictions import (
-    Grouped,
-    MetricKeywords,
-    PredictionKeywords,
-    Predictions,
-    evaluate,
-    metric,
-    read,
-)
+from calibrant.metrics.predictions import Grouped, InputKeywords, MetricKeywords, Predictions, evaluate, metric, read
 
 
 @metric(predicted_only=True)
@@ -141,7 +133,7 @@ def brier_decomposition(
     labels: Any = None,
     method: Literal["isotonic", "width", "mass"] = "isotonic",
     bins: int = 15,
-    **keywords: Unpack[PredictionKeywords],
+    **keywords: Unpack[InputKeywords],
 ) -> BrierDecomposition:
     """Split the Brier score into calibration, which recalibration can improve, and refinement, the rest.
 

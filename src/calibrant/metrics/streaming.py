@@ -10,7 +10,7 @@ from torch import Tensor
 from calibrant._settings import shown
 from calibrant.metrics.bins import BinSums, Norm, bin_edges, bin_sums, calibration_error, check_bins
 from calibrant.metrics.classwise import width_sums
-from calibrant.metrics.predictions import PredictionKeywords, Predictions, read
+from calibrant.metrics.predictions import InputKeywords, Predictions, read
 
 
 class StreamingECE:
@@ -33,7 +33,7 @@ class StreamingECE:
     def _shape(self) -> tuple[int, ...]:
         return (4, self.bins)
 
-    def batch_sums(self, probs: Any = None, labels: Any = None, **keywords: Unpack[PredictionKeywords]) -> Tensor:
+    def batch_sums(self, probs: Any = None, labels: Any = None, **keywords: Unpack[InputKeywords]) -> Tensor:
         """Sums of one batch, without keeping them."""
         return self._sums(read(probs, labels, **keywords))
 
@@ -47,12 +47,12 @@ class StreamingECE:
             return float("nan")
         return calibration_error(BinSums(*sums), self.norm, self.debias).mean().item()
 
-    def update(self, probs: Any = None, labels: Any = None, **keywords: Unpack[PredictionKeywords]) -> None:
+    def update(self, probs: Any = None, labels: Any = None, **keywords: Unpack[InputKeywords]) -> None:
         """Add a batch; arguments as in `ece`."""
         batch = self.batch_sums(probs, labels, **keywords)
         self.sums = self.sums.to(batch.device) + batch
 
-    def __call__(self, probs: Any = None, labels: Any = None, **keywords: Unpack[PredictionKeywords]) -> float:
+    def __call__(self, probs: Any = None, labels: Any = None, **keywords: Unpack[InputKeywords]) -> float:
         """Add a batch and return the value on that batch alone, as torchmetrics does."""
         batch = self.batch_sums(probs, labels, **keywords)
         self.sums = self.sums.to(batch.device) + batch
@@ -134,7 +134,7 @@ class StreamingClasswiseECE(StreamingECE):
     def _copies(self) -> int:
         return self.n_classes
 
-    def batch_sums(self, probs: Any = None, labels: Any = None, **keywords: Unpack[PredictionKeywords]) -> Tensor:
+    def batch_sums(self, probs: Any = None, labels: Any = None, **keywords: Unpack[InputKeywords]) -> Tensor:
         """Sums of one batch, without keeping them."""
         p = read(probs, labels, matrix_only=True, **keywords)
         assert p.probs is not None

@@ -10,7 +10,7 @@ import numpy as np
 
 from calibrant.metrics import ece, mce, noise_floor
 from calibrant.metrics.bins import Scheme
-from calibrant.metrics.predictions import PredictionKeywords, read
+from calibrant.metrics.predictions import InputKeywords, read
 from calibrant.plots import style
 from calibrant.plots._reading import from_fitted
 
@@ -36,7 +36,7 @@ def prepare_bin_sweep(
     bins: Sequence[int] = BINS,
     scheme: Scheme = "width",
     n_resamples: int = 50,
-    **keywords: Unpack[PredictionKeywords],
+    **keywords: Unpack[InputKeywords],
 ) -> BinSweep:
     """Compute ECE and MCE for each number of bins; predictions are given as for `calibrant.metrics.ece`.
 

@@ -8,7 +8,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from calibrant.metrics import confidence_gap, reliability_bins
-from calibrant.metrics.predictions import PredictionKeywords, read
+from calibrant.metrics.predictions import InputKeywords, read
 from calibrant.plots import style
 from calibrant.plots._reading import from_fitted
 from calibrant.selective import Window
@@ -36,7 +36,7 @@ class ConfidenceHistogram:
 
 
 def prepare_confidence_histogram(
-    probs: Any = None, labels: Any = None, *, bins: int = 20, **keywords: Unpack[PredictionKeywords]
+    probs: Any = None, labels: Any = None, *, bins: int = 20, **keywords: Unpack[InputKeywords]
 ) -> ConfidenceHistogram:
     """Compute the numbers of a confidence histogram; predictions are given as for `calibrant.metrics.ece`."""
     table = reliability_bins(probs, labels, bins, **keywords)

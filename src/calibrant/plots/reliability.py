@@ -11,7 +11,7 @@ from scipy.stats import binom
 
 from calibrant.metrics import NoiseFloor, ece, mce, noise_floor, reliability_bins
 from calibrant.metrics.bins import Scheme
-from calibrant.metrics.predictions import PredictionKeywords, read
+from calibrant.metrics.predictions import InputKeywords, read
 from calibrant.plots import style
 from calibrant.plots._reading import from_fitted
 
@@ -59,7 +59,7 @@ def prepare_reliability(
     scheme: Scheme = "width",
     level: float = 0.95,
     n_resamples: int = 200,
-    **keywords: Unpack[PredictionKeywords],
+    **keywords: Unpack[InputKeywords],
 ) -> Reliability:
     """Compute the numbers of a reliability diagram; predictions are given as for `calibrant.metrics.ece`.
 

@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from calibrant.metrics.predictions import PredictionKeywords, read
+from calibrant.metrics.predictions import InputKeywords, read
 from calibrant.plots import style
 from calibrant.plots._reading import from_fitted
 from calibrant.selective import (
@@ -49,7 +49,7 @@ class RiskCoverage:
 
 
 def prepare_risk_coverage(
-    probs: Any = None, labels: Any = None, *, level: float | None = None, **keywords: Unpack[PredictionKeywords]
+    probs: Any = None, labels: Any = None, *, level: float | None = None, **keywords: Unpack[InputKeywords]
 ) -> RiskCoverage:
     """Compute the numbers of a risk–coverage plot; predictions are given as for `calibrant.metrics.ece`.
 

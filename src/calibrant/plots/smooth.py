@@ -8,7 +8,7 @@ from typing import Any, Unpack
 import numpy as np
 from scipy.stats import norm
 
-from calibrant.metrics.predictions import PredictionKeywords, read
+from calibrant.metrics.predictions import InputKeywords, read
 from calibrant.metrics.smooth import MIN_BANDWIDTH, smooth_ece, smoothed_moments
 from calibrant.plots import style
 from calibrant.plots._reading import from_fitted
@@ -55,7 +55,7 @@ def prepare_smooth_reliability(
     *,
     bandwidth: float | None = None,
     level: float = 0.95,
-    **keywords: Unpack[PredictionKeywords],
+    **keywords: Unpack[InputKeywords],
 ) -> SmoothReliability:
     """Compute the smooth reliability curve; predictions are given as for `calibrant.metrics.smooth_ece`.
 
