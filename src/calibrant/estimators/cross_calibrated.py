@@ -178,10 +178,10 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         sizes, of_folds = [len(rows) for rows in train_rows], slice(len(splits))
         scores, self._least = held_out_scores(models[of_folds], sizes[of_folds], X, splits, self.classes_)
         scored = np.flatnonzero(~np.isnan(scores).any(axis=1))
-        part_weights, part_groups = (None if v is None else v[scored] for v in (weights, together))
+        oof_weights, oof_groups = (None if v is None else v[scored] for v in (weights, together))
         are_log_probs = all(hasattr(model, "predict_proba") for model in models)
         self.oof_proba_ = np.full(scores.shape, np.nan)
-        self.oof_proba_[scored] = self._calibrate(scores[scored], codes[scored], part_weights, part_groups, are_log_probs)
+        self.oof_proba_[scored] = self._calibrate(scores[scored], codes[scored], oof_weights, oof_groups, are_log_probs)
         self.oof_labels_, self.oof_groups_ = codes, group_numbers(groups, X)
         self.estimators_ = models if self.ensemble else models[-1:]
         self._sizes = sizes if self.ensemble else sizes[-1:]
