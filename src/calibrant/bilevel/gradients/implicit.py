@@ -299,8 +299,8 @@ class Implicit(Hypergradient):
         outer_batch = inputs.required_outer_batch
         outer = heads.outer(state, None, phi, outer_batch).gradients(w, {}, phi, outer_batch)
         warn_without_network(outer)
-        here = heads.inner(state, features).linearize(w, {}, phi, batch)
-        share, details = self._solved(here, outer.params, inputs.dynamics.optimizer.on(heads.head_slice))
+        linearized = heads.inner(state, features).linearize(w, {}, phi, batch)
+        share, details = self._solved(linearized, outer.params, inputs.dynamics.optimizer.on(heads.head_slice))
         return HypergradientResult(outer.loss, outer.phi - share, losses, state, details)
 
     def _solved(self, here: Gradient, slope: Tensor, optimizer: Optimizer) -> tuple[Tensor, dict[str, Any]]:

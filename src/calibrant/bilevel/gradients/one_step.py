@@ -100,9 +100,9 @@ class OneStep(Hypergradient):
         moments = () if self.learning_rate is not None else tuple(m[..., at].clone() for m in start.moments)
         seen: BodyPass | None = heads.see(start, phi, batch)
         assert seen is not None
-        here = heads.inner(start, seen.features).linearize(w, {}, phi, batch)
+        linearized = heads.inner(start, seen.features).linearize(w, {}, phi, batch)
         with torch.no_grad():
-            ahead, after = optimizer.update(w, moments, here.grad, start.step + 1)
+            ahead, after = optimizer.update(w, moments, linearized.grad, start.step + 1)
         state = start
         if not self.lookahead:
             state, more = self.train(inputs, start, phi, 1)
@@ -112,10 +112,10 @@ class OneStep(Hypergradient):
         warn_without_network(outer)
         zero = tuple(torch.zeros_like(m) for m in after)
         with torch.no_grad():
-            line = Linearization(w, moments, after, here.grad, start.step + 1)
+            line = Linearization(w, moments, after, linearized.grad, start.step + 1)
             slope = optimizer.pull(line, outer.params, zero)[2]
-        share = here.pull(slope, {}, params=False).phi
-        return HypergradientResult(outer.loss, outer.phi + share, losses or [here.loss], state)
+        share = linearized.pull(slope, {}, params=False).phi
+        return HypergradientResult(outer.loss, outer.phi + share, losses or [linearized.loss], state)
 
     def _mask(self, inputs: HypergradientInput, params: Tensor) -> Tensor | None:
         if self.scope == "all":

@@ -193,13 +193,13 @@ def load_run(path: str | Path, run: Run) -> None:
             f"{path} was written with hypergradient {saved_with}, but this run uses {run.hypergradient!r}. Resume with "
             "the settings of the first run."
         )
-    here = {name: _form(t) for name, t in _tensors(run).items() if not name.startswith("extra.")}
-    there = {name: _form(t) for name, t in tensors.items() if not name.startswith(("callback.", "extra."))}
-    for name in here | there:
-        if here.get(name) != there.get(name):
+    run_forms = {name: _form(t) for name, t in _tensors(run).items() if not name.startswith("extra.")}
+    saved_forms = {name: _form(t) for name, t in tensors.items() if not name.startswith(("callback.", "extra."))}
+    for name in run_forms | saved_forms:
+        if run_forms.get(name) != saved_forms.get(name):
             raise ValueError(
-                f"{path} has {there.get(name, 'nothing')} for {name}, but this run has {here.get(name, 'nothing')}. "
-                "Resume with the problem and the optimisers of the first run."
+                f"{path} has {saved_forms.get(name, 'nothing')} for {name}, but this run has "
+                f"{run_forms.get(name, 'nothing')}. Resume with the problem and the optimisers of the first run."
             )
     if changes := differences(plain["fingerprint"], run.fingerprint):
         raise ValueError(

@@ -70,30 +70,30 @@ def near_copies(values: np.ndarray, *, seed: int = 0) -> NearCopies | None:
     projection = None  # distances survive a random projection
     if columns > 64:
         projection = generator.standard_normal((columns, 64)).astype(np.float32)
-    asked = generator.permutation(n)[: _affordable(values)]
-    distances = _distances(values, asked, projection)
+    inspected = generator.permutation(n)[: _affordable(values)]
+    distances = _distances(values, inspected, projection)
     near = np.sort(np.partition(distances, 2 * _NEIGHBOUR, axis=1)[:, : 2 * _NEIGHBOUR + 1], axis=1)
     first, middle, last = (np.maximum(near[:, k], 1e-12) for k in (1, _NEIGHBOUR, 2 * _NEIGHBOUR))
     dimension = np.log(2) / max(float(np.mean(np.log(last / middle))), 1e-3)
     expected = 1 - (1 - _NEAR**dimension) ** _NEIGHBOUR
     copies = NearCopies(float(np.mean(first < _NEAR * middle)), float(expected))
-    return _with_cells(copies, values, asked, projection, generator) if copies.suspicious else copies
+    return _with_cells(copies, values, inspected, projection, generator) if copies.suspicious else copies
 
 
 def _with_cells(
     copies: NearCopies,
     values: np.ndarray,
-    asked: np.ndarray,
+    inspected: np.ndarray,
     projection: np.ndarray | None,
     generator: np.random.Generator,
 ) -> NearCopies:
     """Return the result with the expected share of rows in small cells measured on shuffled rows."""
     few = np.array([len(np.unique(column)) <= _LEVELS for column in values.T])
     cells = _Cells.of(values[:, few])
-    if few.all() or not cells.small[asked].any():
+    if few.all() or not cells.small[inspected].any():
         return copies
     measured = np.mean([_shuffled_share(values, few, cells, projection, generator) for _ in range(_SHUFFLES)])
-    share = float(cells.small[asked].mean())
+    share = float(cells.small[inspected].mean())
     return copies._replace(expected=max(copies.expected, share * float(measured) + (1 - share) * copies.expected))
 
 
@@ -157,10 +157,10 @@ def _affordable(values: np.ndarray) -> int:
     return int(np.clip(_WORK / (n * min(columns, 64)), 30, 300))
 
 
-def _distances(values: np.ndarray, asked: np.ndarray, projection: np.ndarray | None) -> np.ndarray:
+def _distances(values: np.ndarray, inspected: np.ndarray, projection: np.ndarray | None) -> np.ndarray:
     """Return the distances of some rows to all rows."""
     places = values if projection is None else values @ projection
-    return np.asarray(cdist(places[asked], places))
+    return np.asarray(cdist(places[inspected], places))
 
 
 def near_copy_groups(values: np.ndarray) -> np.ndarray | None:

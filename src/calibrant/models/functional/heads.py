@@ -119,7 +119,7 @@ def _advice(calls: _Calls, logits: Tensor) -> str:
     """Which submodules can be the head, or what to do if none can."""
     named = {k: m for k, m in calls.module.named_modules() if k and calls.outputs.get(k)}
     # A norm or a scale at the end has as many inputs as outputs; the layer before it belongs to the head.
-    able = [
+    possible_heads = [
         f"head={k!r} ({type(m).__name__})"
         for k, m in named.items()
         if calls.gives(k, logits)
@@ -128,8 +128,8 @@ def _advice(calls: _Calls, logits: Tensor) -> str:
         and calls.takes_tensor(k)
         and calls.inputs[k][0].shape != logits.shape
     ]
-    if able:
-        return f"Name a submodule whose output is the logits: {' or '.join(able)}."
+    if possible_heads:
+        return f"Name a submodule whose output is the logits: {' or '.join(possible_heads)}."
     linear = [f"{k!r}" for k, m in named.items() if isinstance(m, LINEAR)]
     last = max(named, key=lambda k: calls.order[k], default=None)
     last_layer = "none" if last is None else f"{last!r} ({type(named[last]).__name__})"
