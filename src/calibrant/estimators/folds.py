@@ -129,8 +129,8 @@ def near_groups(values: Any, groups: Any, *, seed: int = 0) -> np.ndarray | None
     done = "They are held out together" if found is not None else "The probabilities may be overconfident"
     warn(
         f"{suspicion.share:.0%} of the inspected rows have a near copy among the other rows; {suspicion.expected:.0%} "
-        f"would be expected by chance. {done}. If rows belong to one patient, place or recording, pass groups=; if "
-        "they are separate samples, pass a splitter as cv=."
+        f"would be expected by chance. {done}. If rows belong to one patient, place or recording, say so with groups= "
+        "(--groups on the command line); if they are separate samples, pass a splitter as cv=."
     )
     return found
 
