@@ -12,8 +12,8 @@ from scipy.sparse import issparse
 from sklearn.model_selection import check_cv
 from sklearn.utils import check_consistent_length, column_or_1d
 
-from calibrant._settings import shown
-from calibrant._warnings import warn
+from calibrant.base.settings import shown
+from calibrant.base.warning import warn
 from calibrant.data.columns.forms import column_names
 from calibrant.data.scaling import fit_scaling
 from calibrant.data.splits.exact_copies import copy_groups, joined
