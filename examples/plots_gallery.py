@@ -30,16 +30,6 @@ def posterior_logits(X: np.ndarray) -> np.ndarray:
     return -((X[:, None] - centres) ** 2).sum(axis=2) / (2 * 1.7**2)
 
 
-def weights_by_training(posterior: np.ndarray, labels: np.ndarray, steps: int = 60) -> np.ndarray:
-    """Simulate learned weights: they rise to 1 far from the boundary, and fall for doubtful samples."""
-    generator = np.random.default_rng(3)
-    goal = np.clip(1.25 * posterior[np.arange(len(labels)), labels], 0, 1)
-    pace = generator.uniform(0.03, 0.12, len(labels))
-    progress = 1 - np.exp(-pace * np.arange(steps)[:, None])
-    drift = generator.normal(0, 0.008, (steps, len(labels))).cumsum(axis=0)
-    return np.clip(0.5 + (goal - 0.5) * progress + drift, 0, 1)
-
-
 def draw_all(folder: Path) -> None:
     generator = np.random.default_rng(0)
     X, labels, logits = five_blobs(generator, 2000)
@@ -89,17 +79,6 @@ def draw_all(folder: Path) -> None:
             ax=ax,
         )
     figures["confidence-map"] = maps
-
-    few = slice(0, 700)
-    wrong = logits[few].argmax(axis=1) != labels[few]
-    history = weights_by_training(models["calibrated"][few], labels[few])
-    figures["weight-history"] = plots.WeightHistoryDisplay.from_history(history, wrong, epochs_per_step=10)
-    figures["weight-map"] = plots.WeightMapDisplay.from_weights(X[few], history, wrong)
-
-    epochs = np.arange(1, 101)
-    centre = 1 + 0.6 * (1 - np.exp(-epochs / 40))
-    gamma = centre[:, None] + generator.normal(0, 1, (100, 500)) * (0.02 + 0.004 * epochs[:, None])
-    figures["gamma"] = plots.GammaDisplay.from_history(gamma, name="γ-Net")
 
     for name, figure in figures.items():
         svg, png = plots.save_figure(figure, folder / name)

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from calibrant.base.atomic_write import write_text_whole
-from calibrant.data import SETS
 from calibrant.report import Results
 from studies.bo4sc.ablation_page import tell
 from studies.bo4sc.plain_descent import choose_sgd, sgd_search, stored_sgd
@@ -20,6 +19,7 @@ from studies.common.dry_run import LISTING
 from studies.common.records import resolve_device
 from studies.common.shared import SEEDS, made
 from studies.common.synthetic import Plan, run_plan
+from studies.sets import SETS
 
 NAME = "bo4sc-ablation"
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.spatial import cKDTree
 
-from calibrant.data import load_problem
 from calibrant.metrics import Estimate, mean_interval
 from calibrant.report import by_seed, format_number
 from studies.bo4sc.figures import Numbers
 from studies.bo4sc.table1 import PAPER
 from studies.common.verdicts import Records, datasets
+from studies.sets import load_problem
 
 SPIRALS = ("spirals-2.5", "spirals-3.5")
 Values = Mapping[int, float]

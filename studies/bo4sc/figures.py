@@ -17,13 +17,11 @@ from calibrant.plots import (
     ConfidenceMapDisplay,
     ModelsDisplay,
     ReliabilityDisplay,
-    WeightHistoryDisplay,
-    WeightMapDisplay,
     prepare_confidence_histogram,
     prepare_reliability,
-    prepare_weight_history,
     style,
 )
+from studies.bo4sc.weight_plots import draw_weight_history, draw_weight_map
 from studies.common.records import Prepared, misclassified, predict, reference
 from studies.common.runs import FinishedRun
 from studies.common.store import BESIDE, Store
@@ -190,9 +188,8 @@ def draw_weights(numbers: Numbers) -> Any:
     with style.context() as plt:
         figure, (left, right) = plt.subplots(1, 2, figsize=(10.4, 4.3), layout="constrained")
         # Rows are counted from the end, so the first row need not be epoch 0.
-        data = replace(prepare_weight_history(history, wrong), epoch=np.array(numbers["epochs"]))
-        WeightHistoryDisplay(data).plot(left)
-        WeightMapDisplay.from_weights(np.array(numbers["samples"]), history, wrong, ax=right)
+        draw_weight_history(left, np.array(numbers["epochs"]), history, wrong)
+        draw_weight_map(right, np.array(numbers["samples"]), history[-1], wrong)
     return figure
 
 

@@ -10,7 +10,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from calibrant.data import FITTED_SETS
 from calibrant.methods import BO4SC, Method, Standard
 from calibrant.report import Results
 from calibrant.report.results import Record
@@ -25,6 +24,7 @@ from studies.common.runs import FinishedRun
 from studies.common.shared import checked_sets, made, seed_count
 from studies.common.store import BESIDE
 from studies.common.synthetic import Plan, run_plan
+from studies.sets import FITTED_SETS
 
 NAME = "bo4sc"
 Settings = dict[str, dict[str, Any]]

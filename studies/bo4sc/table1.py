@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from calibrant.data import FITTED_SETS
 from calibrant.metrics import Estimate, excludes_zero, mean_interval
 from calibrant.report import Column, Table, by_seed
 from studies.bo4sc.targets import CANDIDATES, OWN
 from studies.common.records import WEIGHT_SHARES
 from studies.common.summary import HEADINGS, POSTERIOR, cell
 from studies.common.verdicts import ENSEMBLE, Records, datasets, difference, methods, ratio
+from studies.sets import FITTED_SETS
 
 PAPER: dict[str, dict[str, dict[str, float]]] = {
     "ece": {

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 
-from calibrant.data.suite import NOISE_FREE
 from calibrant.report import Verdict
 from studies.common.pooled import POOLED
 from studies.common.verdicts import (
@@ -25,6 +24,7 @@ from studies.common.verdicts import (
     ratio,
     undecided,
 )
+from studies.sets import NOISE_FREE
 
 OWN = "self-calibrated"
 CANDIDATES = ("bo4sc", OWN, POOLED)

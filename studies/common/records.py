@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from calibrant import metrics
-from calibrant.base.device import resolve_device as resolve_device
-from calibrant.data import SyntheticProblem, flip_labels, fresh, load_problem
+from calibrant.base.device import resolve_device as resolve_device  # studies import it from here
 from calibrant.data.scaling import Scaling, fit_scaling
 from calibrant.methods import Fitted, Recalibrated, Samples, Task
 from calibrant.selective import aurc
+from studies.sets import SyntheticProblem, flip_labels, fresh, load_problem
 
 FRESH = 20_000
 """Number of extra samples per set for comparing confidence with the exact posterior; the same for all methods."""

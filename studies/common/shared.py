@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from calibrant.base.words import count as count
-from calibrant.data import FITTED_SETS, SETS
+from calibrant.base.words import count as count  # studies import it from here
 from calibrant.report import Report, Results, Table, Verdict, provenance, to_markdown
 from calibrant.report.results import command
+from studies.sets import FITTED_SETS, SETS
 
 SEEDS, QUICK_SEEDS = 20, 3
 """Number of seeds that the targets are set for, and of a ``--quick`` run."""

@@ -10,11 +10,11 @@ import numpy as np
 from scipy.stats import beta
 from sklearn.base import clone
 
-from calibrant.data import fresh, load_problem
 from calibrant.report.results import Record
 from calibrant.selective import RAPS, RejectionRule, Window, conformal_rule, threshold_for_risk
 from studies.common.keys import Key
 from studies.guarantees.learners import FOLDS, LEARNERS, NETWORK, FoldMean
+from studies.sets import fresh, load_problem
 
 ROWS = 500
 NEW_ROWS = 8_000

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from calibrant.data import SETS
-from calibrant.data.suite import NOISE_FREE
 from calibrant.report import Results
 from studies.common.command import begin, export, open_store, usable_folder
 from studies.common.contents import in_order, position, read_own
@@ -18,6 +16,7 @@ from studies.common.store import Line
 from studies.guarantees import measures
 from studies.guarantees.learners import LEARNERS, NETWORK
 from studies.guarantees.page import tell
+from studies.sets import NOISE_FREE, SETS
 
 NAME = "guarantees"
 NOISY = tuple(name for name in SETS if name not in NOISE_FREE)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from calibrant.data import SETS
 from calibrant.report import Results
 from studies.common.command import export, open_store, usable_folder
 from studies.common.contents import in_order, position, read_own, settings_of
@@ -19,6 +18,7 @@ from studies.common.shared import SEEDS, made
 from studies.common.synthetic import Plan, run_plan
 from studies.label_noise.measures import measure
 from studies.label_noise.page import tell
+from studies.sets import SETS
 
 NAME = "noise"
 

@@ -9,10 +9,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_predict
 
 from calibrant import BO4SCClassifier, CrossCalibrated, SelfCalibratedClassifier
-from calibrant.data import fresh
 from calibrant.estimators import load_classifier, selective
 from calibrant.estimators.selective import HeldOut, SelectiveMixin, one_of_each
 from calibrant.selective import RAPS, RejectionRule, SetRule, Window, conformal_rule, threshold_for_risk
+from tests import blobs as clusters
 from tests.estimators.cases import QUICK, three_classes
 
 
@@ -34,7 +34,7 @@ NAMES = np.array(["one", "two", "three", "four", "five"])
 
 
 def blobs(n, seed=0):
-    data = fresh("blobs-1.7", n, seed)
+    data = clusters.blobs(n, seed=seed)
     return data.inputs, NAMES[data.labels]
 
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from calibrant.data import blobs, flip_labels, load_problem
 from calibrant.methods import BO4SC, Samples, Task, suspicion
 from calibrant.models import mlp
+from tests.blobs import blobs, flip_labels
 
 
 def small_task(dtype=torch.float64):
@@ -112,7 +112,7 @@ def test_every_variant_moves_its_outer_variables(settings):
 def test_wrong_labels_lose_their_weight_and_are_found():
     data = blobs(1000, 1.3, seed=0)
     x = torch.tensor((data.inputs - data.inputs.mean(0)) / data.inputs.std(0), dtype=torch.float32)
-    labels, flipped = flip_labels(data.labels[:700], 0.2, 5, seed=1)
+    labels, flipped = flip_labels(data.labels[:700], 0.2, seed=1)
     train = Samples(x[:700], torch.tensor(labels))
     fitted = BO4SC().fit(Task(train, Samples(x[700:], torch.tensor(data.labels[700:])), 5))
     weights, flipped = fitted.extras["sample_weights"], torch.tensor(flipped)
@@ -125,11 +125,9 @@ def test_wrong_labels_lose_their_weight_and_are_found():
 @pytest.mark.filterwarnings("error")  # the linear solve ends early by design
 def test_the_implicit_hypergradient_survives_a_non_convex_inner_loss():
     """Rectified units, five steps at a time, the paper's step sizes: most outer steps meet negative curvature."""
-    problem = load_problem("blobs-1.3", 500)
-    parts = [
-        Samples(torch.as_tensor(x, dtype=torch.float32), torch.as_tensor(y)) for x, y in (problem.train, problem.val)
-    ]
-    task = Task(*parts, problem.n_classes, seed=500)
+    data = blobs(1000, 1.3, seed=500)
+    x, y = torch.tensor(data.inputs, dtype=torch.float32), torch.tensor(data.labels)
+    task = Task(Samples(x[:700], y[:700]), Samples(x[700:], y[700:]), 5, seed=500)
     fitted = BO4SC(hypergradient="implicit", epochs=200).fit(task)
     assert fitted.failure is None
     weights = fitted.extras["sample_weights"]

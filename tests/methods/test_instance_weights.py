@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from calibrant.bilevel import Bilevel, WeightNetwork, variance_loss
-from calibrant.data import blobs
 from calibrant.methods import InstanceWeights, Samples, Task, fit_all
+from tests.blobs import blobs
 
 
 def small_task(seed=4):

@@ -10,7 +10,6 @@ import torch
 
 import calibrant.methods.core.method
 from calibrant.bilevel import NonFiniteError
-from calibrant.data import blobs
 from calibrant.methods import (
     BO4SC,
     METHODS,
@@ -25,13 +24,14 @@ from calibrant.methods import (
 )
 from calibrant.methods.core.jobs import ROWS_AT_ONCE
 from calibrant.methods.core.task import total_steps
+from tests.blobs import blobs
 
 
 def task(seed=0, train=60, val=30, std=3.0, dtype=torch.float32, val_part=True):
     data = blobs(train + val, std, seed=seed)
     x, y = torch.tensor(data.inputs / 8, dtype=dtype), torch.tensor(data.labels)
     held = Samples(x[train:], y[train:]) if val_part else None
-    return Task(Samples(x[:train], y[:train]), held, data.n_classes, seed)
+    return Task(Samples(x[:train], y[:train]), held, 5, seed)
 
 
 def short(method: Method, epochs=20, hidden=(8,)) -> Method:

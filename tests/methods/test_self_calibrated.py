@@ -7,15 +7,15 @@ import dataclasses
 import pytest
 import torch
 
-from calibrant.data import blobs, flip_labels
 from calibrant.methods import Samples, SelfCalibrated, Task, fit_all, self_calibrated
 from calibrant.methods.self_calibrated import clearly_worse
+from tests.blobs import blobs, flip_labels
 
 
 def task(flip=0.0, std=1.3, seed=0, train=300, val=150):
     data = blobs(train + val, std, seed=seed)
     x = torch.tensor((data.inputs - data.inputs.mean(0)) / data.inputs.std(0), dtype=torch.float32)
-    labels, flipped = flip_labels(data.labels[:train], flip, 5, seed=1)
+    labels, flipped = flip_labels(data.labels[:train], flip, seed=1)
     own = Task(Samples(x[:train], torch.tensor(labels)), Samples(x[train:], torch.tensor(data.labels[train:])), 5, seed)
     return own, torch.tensor(flipped)
 

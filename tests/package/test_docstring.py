@@ -12,7 +12,6 @@ from calibrant import bilevel
 from .test_vocabulary import own, public
 
 EXAMPLES = (
-    "calibrant.data.load_problem",
     "calibrant.evaluate",
     "calibrant.methods.fit_all",
     "calibrant.metrics.compare",

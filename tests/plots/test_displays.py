@@ -142,27 +142,6 @@ def test_confidence_map_from_a_fitted_classifier(fitted):
     assert len(plots.ConfidenceMapDisplay.from_estimator(estimator, X, y, resolution=20).ax_.collections) >= 2
 
 
-def test_misclassified_samples_are_red():
-    generator = np.random.default_rng(0)
-    history = generator.random((5, 12))
-    wrong = np.arange(12) < 3
-    lines = plots.WeightHistoryDisplay.from_history(history, wrong)
-    right, red = lines.ax_.collections
-    assert len(right.get_paths()) == 9
-    assert len(red.get_paths()) == 3
-    assert matplotlib.colors.to_hex(red.get_colors()[0]).upper() == plots.style.MISCLASSIFIED
-    shown = plots.WeightMapDisplay.from_weights(generator.random((12, 2)), history, wrong)
-    _, contours = shown.ax_.collections[:2]
-    assert len(contours.get_offsets()) == 3
-    assert matplotlib.colors.to_hex(contours.get_edgecolor()[0]).upper() == plots.style.MISCLASSIFIED
-    np.testing.assert_allclose(contours.get_array(), history[-1, wrong])
-
-
-def test_gamma_draws_mean_and_spread():
-    shown = plots.GammaDisplay.from_history(np.random.default_rng(0).random((6, 10)), name="run")
-    np.testing.assert_allclose(shown.ax_.lines[0].get_ydata(), shown.data.mean)
-
-
 @pytest.mark.parametrize("display", FROM_PREDICTIONS)
 @pytest.mark.parametrize(
     ("confidence", "correct"),

@@ -159,43 +159,15 @@ def test_confidence_map_knows_its_share():
     assert as_tensors.labels is None
 
 
-def test_weight_history_and_map():
-    history = np.array([[1.0, 1.0, 1.0], [0.8, 0.2, 1.0]])
-    data = plots.prepare_weight_history(history, [0, 1, 0], epochs_per_step=10)
-    np.testing.assert_array_equal(data.epoch, [0, 10])
-    np.testing.assert_allclose(data.mean_right, [1, 0.9])
-    np.testing.assert_allclose(data.mean_wrong, [1, 0.2])
-    assert np.isnan(plots.prepare_weight_history(history, [0, 0, 0]).mean_wrong).all()
-    X = np.arange(6.0).reshape(3, 2)
-    from_history = plots.prepare_weight_map(X, torch.as_tensor(history), [0, 1, 0])
-    np.testing.assert_array_equal(from_history.weight, history[-1])
-    np.testing.assert_array_equal(plots.prepare_weight_map(X, history[-1], [0, 1, 0]).weight, history[-1])
-
-
-def test_gamma_by_epoch():
-    data = plots.prepare_gamma([[1.0, 1.0], [1.0, 3.0, 5.0]])
-    np.testing.assert_allclose(data.mean, [1, 3])
-    np.testing.assert_allclose(data.std, [0, np.sqrt(8 / 3)])
-    np.testing.assert_array_equal(data.epoch, [1, 2])
-    np.testing.assert_array_equal(plots.prepare_gamma(np.ones((2, 4)), epoch=[5, 10]).epoch, [5, 10])
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: plots.prepare_reliability([[0.5, 0.5]], [0], level=95), "must be a fraction"),
         (lambda: plots.prepare_smooth_reliability([[0.5, 0.5]], [0], level=95), "must be a fraction"),
         (lambda: plots.prepare_reliability([[0.5, 0.6]], [0]), "sum to 1"),
-        (lambda: plots.prepare_weight_history(np.ones(3), [0, 0, 0]), r"shape \(any, any\)"),
-        (lambda: plots.prepare_weight_history(np.ones((2, 3)), [0, 0]), "one per sample"),
-        (lambda: plots.prepare_weight_history(np.ones((2, 3)), [0, 0, 7]), "True/False"),
-        (lambda: plots.prepare_weight_history(np.full((2, 3), np.nan), [0, 0, 0]), "NaN"),
-        (lambda: plots.prepare_weight_map(np.ones((3, 4)), np.ones(3), [0, 0, 0]), r"X must have shape"),
-        (lambda: plots.prepare_weight_map(np.ones((3, 2)), np.ones(4), [0, 0, 0]), "weight must have shape"),
-        (lambda: plots.prepare_weight_map(np.ones((3, 2)), np.ones((1, 1, 3)), [0, 0, 0]), r"\(steps, n\)"),
-        (lambda: plots.prepare_gamma([]), "got no epochs"),
-        (lambda: plots.prepare_gamma([[1.0]], epoch=[1, 2]), "epoch must have shape"),
         (lambda: plots.prepare_confidence_map(lambda x: x, np.ones((0, 2))), "X must not be empty"),
+        (lambda: plots.prepare_confidence_map(lambda x: x, np.eye(3)), r"X must have shape \(any, 2\)"),
+        (lambda: plots.prepare_confidence_map(lambda x: x, np.full((2, 2), np.nan)), "NaN"),
         (lambda: plots.prepare_confidence_map(lambda x: x, np.eye(2), resolution=1), "resolution"),
         (lambda: plots.prepare_confidence_map(lambda x: x * 0 + 0.5, np.eye(2), [0]), "2 entries"),
     ],

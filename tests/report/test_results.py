@@ -44,7 +44,7 @@ def test_every_record_is_a_line(tmp_path):
 )
 def test_a_command_is_kept_without_the_folders_of_this_machine(monkeypatch, given, kept):
     monkeypatch.setattr("sys.argv", ["/usr/bin/calibrant", "bench", given])
-    assert command() == f"python -m studies bench {kept}"
+    assert command() == f"calibrant bench {kept}"
 
 
 def test_numbers_that_json_lacks_become_null(tmp_path):

@@ -11,10 +11,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold, StratifiedShuffleSplit
 from sklearn.utils import check_random_state
 
-from calibrant.data import fresh
 from calibrant.selective import APS, LAC, RAPS, CrossSetRule, SetRule, conformal_rule, cross_conformal_rule
 from calibrant.selective.conformal import conformal_quantile
 from calibrant.selective.set_scores import rank_classes
+from tests.blobs import blobs
 
 mapie = pytest.importorskip("mapie.classification")
 N = 100
@@ -45,7 +45,7 @@ class Inclusive(APS):
 
 
 def sample(rows=N, seed=0):
-    data = fresh("blobs-1.7", rows, seed)
+    data = blobs(rows, seed=seed)
     return data.posterior(data.inputs), data.labels
 
 
@@ -109,7 +109,7 @@ def test_raps(coverage):
 @pytest.fixture(scope="module")
 def crossed():
     """Five fold models, their out-of-fold probabilities, and MAPIE's classifier on the same folds."""
-    data, new = fresh("blobs-1.7", N, 2), fresh("blobs-1.7", 300, 3).inputs
+    data, new = blobs(N, seed=2), blobs(300, seed=3).inputs
     splitter = StratifiedKFold(5, shuffle=True, random_state=0)
     folds, oof, on_new = np.empty(N, int), np.empty((N, 5)), []
     for k, (train, held) in enumerate(splitter.split(data.inputs, data.labels)):

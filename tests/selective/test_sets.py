@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy.stats import binom
 
-from calibrant.data import fresh
 from calibrant.selective import APS, LAC, RAPS, CrossSetRule, SetRule, conformal_rule, cross_conformal_rule
 from calibrant.selective.conformal import order_statistic
 from calibrant.selective.set_scores import rank_classes
+from tests.blobs import blobs
 
 RARE = 1e-6
 SCORES = {
@@ -31,7 +31,7 @@ class World:
     """1,500 equally likely inputs whose posterior is known: the coverage of a rule on new data is a finite sum."""
 
     def __init__(self, power):
-        data = fresh("blobs-1.7", 1500, 0)
+        data = blobs(1500, seed=0)
         self.posterior = data.posterior(data.inputs)
         self.probs = self.posterior**power / (self.posterior**power).sum(1, keepdims=True)
 
@@ -111,7 +111,7 @@ def test_coverage_with_a_level_holds_for_that_share_of_samples(score):
 def test_cross_conformal_coverage_with_models_of_the_folds():
     """Five nearest-mean classifiers, each without a fold; the guarantee is 1 − 2α less a little."""
     trials, n, k, asked = 150, 40, 5, 0.9
-    data = fresh("blobs-1.7", trials * (n + 1), 4)
+    data = blobs(trials * (n + 1), seed=4)
     inputs, labels = data.inputs.reshape(trials, n + 1, 2), data.labels.reshape(trials, n + 1)
     folds, count = np.arange(n) % k, 0
     for x, y in zip(inputs, labels, strict=True):

@@ -4,10 +4,10 @@ from contextlib import contextmanager
 
 import pytest
 
-from calibrant.data import blobs
 from calibrant.methods import BO4SC, METHODS, Calibrated, Entry, Fitted, SelfCalibrated, Standard
 from calibrant.report import Results
 from studies import label_noise
+from studies.sets import blobs
 from studies.tables.data import FLOOR, SCORES
 from tests.eager import train_eagerly
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from calibrant.data import load_problem
 from calibrant.methods import BO4SC
 from calibrant.report import read_results
 from studies.bo4sc import grid, search, study
 from studies.bo4sc.study import chosen_settings, reproduce
+from studies.sets import load_problem
 
 TINY = {
     "steps": [2],

@@ -7,7 +7,6 @@ import joblib
 import pytest
 import torch
 
-from calibrant.data import SETS
 from calibrant.methods import METHODS, Standard
 from calibrant.report import read_results
 from studies.common.jobs import ambient_workers, run_jobs
@@ -16,6 +15,7 @@ from studies.common.records import shape_of
 from studies.common.runs import Training, populations
 from studies.common.store import Store
 from studies.common.synthetic import Plan, parts_of, prepare_run
+from studies.sets import SETS
 from tests.studies.cases import TINY, tiny_noise
 
 

@@ -48,7 +48,7 @@ def as_it_is(results):
 def test_result_file_of_another_experiment_names_its_command(name, own):
     file = RESULTS / f"{name}.json"
     assert read_own(file, own, as_it_is).records
-    whose = f"calibrant {KINDS[own].command}"
+    whose = f"python -m studies {KINDS[own].command}"
     for other in KINDS.keys() - {own}:
         with pytest.raises(ValueError) as error:
             read_own(file, other, as_it_is)
@@ -63,7 +63,7 @@ def test_experiments_refuse_files_that_are_not_theirs(tmp_path):
             run(source=bare, out=tmp_path)
         other = next(name for name in KINDS if name != experiment)
         file = write_results(tmp_path / "other.json", {"experiment": other}, [{"seed": 0}])
-        with pytest.raises(ValueError, match=f"use `calibrant {KINDS[other].command} --from "):
+        with pytest.raises(ValueError, match=f"use `python -m studies {KINDS[other].command} --from "):
             run(source=file, out=tmp_path)
         file = write_results(tmp_path / "own.json", {"experiment": experiment}, [])
         with pytest.raises(ValueError, match=f"it lacks {', '.join(KINDS[experiment].needed)}, records"):

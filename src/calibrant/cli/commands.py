@@ -25,8 +25,8 @@ for _command in (train, predict, evaluate, calibrate, apply):
 app.command()(info)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(__version__)
         raise typer.Exit
 

@@ -31,13 +31,13 @@ def info(as_json: AsJson = False) -> None:
     """Show versions, the device, and which optional packages are installed."""
     from calibrant.report.results import machine, versions
 
-    found: dict[str, Any] = {"versions": versions(), "machine": machine()}
-    found["optional"] = {name: _version(name) for name in OPTIONAL}
+    facts: dict[str, Any] = {"versions": versions(), "machine": machine()}
+    facts["optional"] = {name: _version(name) for name in OPTIONAL}
     if as_json:
-        print_json(found)
+        print_json(facts)
         return
-    lines = [*found["versions"].items(), *((key, str(value)) for key, value in found["machine"].items())]
-    lines += [(name, own or f"not installed ({OPTIONAL[name]})") for name, own in found["optional"].items()]
+    lines = [*facts["versions"].items(), *((key, str(value)) for key, value in facts["machine"].items())]
+    lines += [(name, version or f"not installed ({OPTIONAL[name]})") for name, version in facts["optional"].items()]
     width = max(len(name) for name, _ in lines)
     for name, value in lines:
         typer.echo(f"{name:{width}}  {value}")

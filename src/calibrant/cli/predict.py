@@ -51,11 +51,11 @@ def predict(
 
     if as_json and out is None:
         raise ValueError("--json needs --out FILE, because standard output would hold the predictions; got none.")
-    own = load_model(model)
+    loaded = load_model(model)
     if out is None and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8", errors="strict")  # as in a file, and no value is changed
-    found = predict_table(
-        own,
+    summary = predict_table(
+        loaded,
         table,
         sys.stdout if out is None else out,
         chunk=chunk,
@@ -66,27 +66,30 @@ def predict(
     )
     sys.stdout.flush()
     if as_json:
-        print_json(found.to_dict() | {"file": str(out)})
+        print_json(summary.to_dict() | {"file": str(out)})
         return
-    for note in found.notes:
+    for note in summary.notes:
         typer.echo(f"Note: {note}", err=True)
-    if own.rule is not None and not own.rule.found:
+    if loaded.rule is not None and not loaded.rule.found:
         typer.echo(
             f"Note: all predictions are withheld, because training found no threshold that keeps the share of errors "
-            f"below {own.rule.target:.3g}. Train again with a larger --risk, or with more rows.",
+            f"below {loaded.rule.target:.3g}. Train again with a larger --risk, or with more rows.",
             err=True,
         )
-    text = f"Predicted {count(found.rows, 'row')}"
-    text += "." if found.withheld is None else f", {found.withheld:,} of them withheld."
+    text = f"Predicted {count(summary.rows, 'row')}"
+    text += "." if summary.withheld is None else f", {summary.withheld:,} of them withheld."
     typer.echo(text if out is None else f"{text} Written: {out}", err=True)
-    if found.labelled:
-        kept = f"; {found.kept_correct / found.kept:.1%} of those not withheld" if found.withheld and found.kept else ""
+    if summary.labelled:
+        accepted = ""
+        if summary.withheld and summary.kept:
+            accepted = f"; {summary.kept_correct / summary.kept:.1%} of those not withheld"
         typer.echo(
-            f"Right on {count(found.labelled, 'row')} with a label: {found.accuracy:.1%}{kept}. ECE {found.ece:.2%}.",
+            f"Right on {count(summary.labelled, 'row')} with a label: {summary.accuracy:.1%}{accepted}. "
+            f"ECE {summary.ece:.2%}.",
             err=True,
         )
-    if found.labels and found.labelled == found.rows and out is not None:  # evaluate needs all labels
-        command = shlex.join(["calibrant", "evaluate", str(out), "--labels", found.labels])
-        keeps = own.target in (keep or ())
-        first = "" if keeps else f" add {shlex.join(['--keep', str(own.target)])} to this command, then"
+    if summary.labels and summary.labelled == summary.rows and out is not None:  # evaluate needs all labels
+        command = shlex.join(["calibrant", "evaluate", str(out), "--labels", summary.labels])
+        keeps = loaded.target in (keep or ())
+        first = "" if keeps else f" add {shlex.join(['--keep', str(loaded.target)])} to this command, then"
         typer.echo(f"To evaluate the predictions,{first} run: {command}", err=True)

@@ -96,5 +96,5 @@ class Graph:
 
 
 def _kind(onnx: Any, dtype: Any) -> int:
-    found: int = onnx.TensorProto.STRING if dtype is str else onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    return found
+    kind: int = onnx.TensorProto.STRING if dtype is str else onnx.helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    return kind

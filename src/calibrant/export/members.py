@@ -37,14 +37,14 @@ def scaled(graph: Graph, inputs: str, scaling: Scaling) -> str:
     excess = graph.add("Max", graph.add("Sub", graph.add("Abs", plain), scaling.limit), 0.0)
     further = graph.add("Min", graph.add("Log", graph.add("Add", excess, 1.0)), scaling.limit)
     near = graph.add("Min", graph.add("Max", plain, -scaling.limit), scaling.limit)
-    drawn = graph.add("Add", near, graph.add("Mul", graph.add("Sign", plain), further))
+    result = graph.add("Add", near, graph.add("Mul", graph.add("Sign", plain), further))
     if not number.all():
         of_code = graph.add("Equal", values, np.where(kinds > 0, place, -np.inf))  # no code is −∞
         of_gap = graph.add("And", absent, graph.constant(marker, bool))
-        drawn = graph.add(
-            "Where", graph.constant(number, bool), drawn, graph.cast(graph.add("Or", of_code, of_gap), np.float64)
+        result = graph.add(
+            "Where", graph.constant(number, bool), result, graph.cast(graph.add("Or", of_code, of_gap), np.float64)
         )
-    return graph.cast(drawn, np.float32)
+    return graph.cast(result, np.float32)
 
 
 def probabilities(graph: Graph, inputs: str, model: Mixture | Blend, n_classes: int) -> str:
@@ -54,7 +54,7 @@ def probabilities(graph: Graph, inputs: str, model: Mixture | Blend, n_classes: 
         return _mixture(graph, wide, model, n_classes)
     scores = graph.rows(model.pool.bias, wide)
     members: list[str] = [] if model.mixture is None else [_mean(graph, wide, model.mixture)]
-    members += [OTHERS[type(own)](graph, inputs, own) for own in model.others.values()]
+    members += [OTHERS[type(other)](graph, inputs, other) for other in model.others.values()]
     for weight, member in zip(model.pool.weights.tolist(), members, strict=True):
         bounded = graph.add("Max", graph.add("LogSoftmax", member, axis=1), FLOOR)
         scores = graph.add("Add", scores, graph.add("Mul", bounded, weight))
@@ -72,13 +72,13 @@ def _mixture(graph: Graph, inputs: str, mixture: Mixture, n_classes: int) -> str
     return _mean(graph, inputs, mixture, calibrated)
 
 
-def _mean(graph: Graph, inputs: str, mixture: Mixture, each: Callable[[str], str] = lambda logits: logits) -> str:
+def _mean(graph: Graph, inputs: str, mixture: Mixture, transform: Callable[[str], str] = lambda logits: logits) -> str:
     """Return the mean over networks of their logits, or of ``each`` applied to the logits."""
     shares = mixture.shares or (1.0,) * len(mixture.networks)
     total = ""
     for network, share in zip(mixture.networks, shares, strict=True):
-        own = graph.add("Mul", each(layer(graph, inputs, network.module)), share / sum(shares))
-        total = graph.add("Add", total, own) if total else own
+        term = graph.add("Mul", transform(layer(graph, inputs, network.module)), share / sum(shares))
+        total = graph.add("Add", total, term) if total else term
     return total
 
 
@@ -127,27 +127,27 @@ def _forest(graph: Graph, inputs: str, forest: StoredBoosted) -> str:
 def _mean_trees(graph: Graph, inputs: str, trees: StoredExtra) -> str:
     """Write a forest: each leaf adds to the probabilities of all classes."""
     classes, leaf = trees.probs.shape[1], trees.left < 0
-    each = trees.probs.astype(np.float64) / (len(trees.starts) - 1)
-    targets = np.tile(np.arange(classes), len(each))
-    probs = _sums(graph, inputs, trees, leaf, targets, each.ravel(), np.zeros(classes))
+    shares = trees.probs.astype(np.float64) / (len(trees.starts) - 1)
+    targets = np.tile(np.arange(classes), len(shares))
+    probs = _sums(graph, inputs, trees, leaf, targets, shares.ravel(), np.zeros(classes))
     return graph.add("Mul", graph.add("Log", probs), trees.inverse_temperature)
 
 
 def _sums(
     graph: Graph,
     inputs: str,
-    own: StoredBoosted | StoredExtra,
+    stored: StoredBoosted | StoredExtra,
     leaf: np.ndarray,
     targets: np.ndarray,
     values: np.ndarray,
     base: np.ndarray,
 ) -> str:
     """Write sums of leaf values, for leaves that each have the same number of targets."""
-    sizes = np.diff(own.starts)
+    sizes = np.diff(stored.starts)
     trees = np.repeat(np.arange(len(sizes)), sizes)
-    nodes = np.arange(len(trees)) - np.repeat(own.starts[:-1], sizes)
-    each = len(targets) // leaf.sum()
-    found = graph.add(
+    nodes = np.arange(len(trees)) - np.repeat(stored.starts[:-1], sizes)
+    outputs_per_leaf = len(targets) // leaf.sum()
+    sums = graph.add(
         "TreeEnsembleRegressor",
         inputs,
         domain="ai.onnx.ml",
@@ -155,18 +155,18 @@ def _sums(
         base_values=base.astype(np.float32).tolist(),
         nodes_treeids=trees.tolist(),
         nodes_nodeids=nodes.tolist(),
-        nodes_featureids=np.where(leaf, 0, own.feature).tolist(),
+        nodes_featureids=np.where(leaf, 0, stored.feature).tolist(),
         nodes_modes=np.where(leaf, "LEAF", "BRANCH_LEQ").tolist(),
-        nodes_values=np.where(leaf, np.float32(0), rounded_down(own.threshold)).tolist(),
-        nodes_truenodeids=np.where(leaf, 0, own.left).tolist(),
-        nodes_falsenodeids=np.where(leaf, 0, own.right).tolist(),
-        nodes_missing_value_tracks_true=np.where(leaf, 0, own.missing_left).astype(int).tolist(),
-        target_treeids=np.repeat(trees[leaf], each).tolist(),
-        target_nodeids=np.repeat(nodes[leaf], each).tolist(),
+        nodes_values=np.where(leaf, np.float32(0), rounded_down(stored.threshold)).tolist(),
+        nodes_truenodeids=np.where(leaf, 0, stored.left).tolist(),
+        nodes_falsenodeids=np.where(leaf, 0, stored.right).tolist(),
+        nodes_missing_value_tracks_true=np.where(leaf, 0, stored.missing_left).astype(int).tolist(),
+        target_treeids=np.repeat(trees[leaf], outputs_per_leaf).tolist(),
+        target_nodeids=np.repeat(nodes[leaf], outputs_per_leaf).tolist(),
         target_ids=targets.astype(int).tolist(),
         target_weights=values.astype(np.float32).tolist(),
     )
-    return graph.cast(found, np.float64)
+    return graph.cast(sums, np.float64)
 
 
 def _line(graph: Graph, inputs: str, line: Line) -> str:
@@ -179,5 +179,5 @@ OTHERS: dict[type, Callable[[Graph, str, Any], str]] = {StoredBoosted: _forest, 
 
 
 def _array(tensor: Tensor) -> np.ndarray:
-    found: np.ndarray = tensor.detach().cpu().double().numpy()
-    return found
+    array: np.ndarray = tensor.detach().cpu().double().numpy()
+    return array

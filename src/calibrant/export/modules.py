@@ -56,8 +56,8 @@ def write_module(model: nn.Module | Trained, path: str | os.PathLike[str], examp
     if example is None:
         raise ValueError("example must be given for a module, as inputs of two rows or more; got None.")
     network = model.module if isinstance(model, Trained) else unwrapped(model)
-    whole = Probabilities(network, temperature)
-    inputs = map_tensors(lambda t: t.cpu(), _inputs(example, network, whole.dtype))
+    probabilities = Probabilities(network, temperature)
+    inputs = map_tensors(lambda t: t.cpu(), _inputs(example, network, probabilities.dtype))
     if any(not isinstance(t, Tensor) or t.dim() < 1 or len(t) < 2 for t in pytree.tree_leaves(inputs)):
         raise ValueError(
             "example must hold tensors or arrays of two rows or more; got fewer, which would fix the batch size."
@@ -65,10 +65,10 @@ def write_module(model: nn.Module | Trained, path: str | os.PathLike[str], examp
     names = ["input"]
     if isinstance(inputs, Mapping | tuple):
         names = list(inputs) if isinstance(inputs, Mapping) else [f"input_{k}" for k in range(len(inputs))]
-    variants = accepted_sizes(whole.eval(), inputs)
+    variants = accepted_sizes(probabilities.eval(), inputs)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / "model.onnx"
-        fixed = _write_free(whole, place, names, inputs, variants)
+        fixed = _write_free(probabilities, place, names, inputs, variants)
         with whole_file(path) as target:
             target.write_bytes(place.read_bytes())
     if fixed:
@@ -79,7 +79,7 @@ def write_module(model: nn.Module | Trained, path: str | os.PathLike[str], examp
         )
 
 
-def accepted_sizes(whole: Probabilities, inputs: Any) -> Variants:
+def accepted_sizes(probabilities: Probabilities, inputs: Any) -> Variants:
     """The axes after the first whose size may change, as (axis, size), each with inputs of two rows and another size.
 
     Inputs of one size on one axis change together, such as tokens and their mask.
@@ -87,26 +87,26 @@ def accepted_sizes(whole: Probabilities, inputs: Any) -> Variants:
     axes = {(axis, size) for t in pytree.tree_leaves(inputs) for axis, size in enumerate(t.shape) if axis and size > 1}
     variants: Variants = {}
     with torch.no_grad():
-        shape = whole(map_tensors(lambda t: t[:2], inputs)).shape
+        shape = probabilities(map_tensors(lambda t: t[:2], inputs)).shape
         for axis, size in sorted(axes):
-            for other in {max(2, size // 2), size + 3} - {size}:
-                resized = map_tensors(functools.partial(_resized, axis=axis, size=size, other=other), inputs)
+            for new_size in {max(2, size // 2), size + 3} - {size}:
+                resized = map_tensors(functools.partial(_resized, axis=axis, size=size, new_size=new_size), inputs)
                 try:
-                    if whole(resized).shape == shape:
+                    if probabilities(resized).shape == shape:
                         variants.setdefault((axis, size), []).append(resized)
                 except (RuntimeError, ValueError, IndexError, TypeError, AssertionError):
                     continue
     return variants
 
 
-def _resized(values: Tensor, axis: int, size: int, other: int) -> Tensor:
+def _resized(values: Tensor, axis: int, size: int, new_size: int) -> Tensor:
     if values.dim() <= axis or values.shape[axis] != size:
         return values[:2]
-    return values[:2].index_select(axis, torch.arange(other, device=values.device) % size)
+    return values[:2].index_select(axis, torch.arange(new_size, device=values.device) % size)
 
 
 def _write_free(
-    whole: Probabilities, place: Path, names: list[str], inputs: Any, variants: Variants
+    probabilities: Probabilities, place: Path, names: list[str], inputs: Any, variants: Variants
 ) -> list[tuple[int, int]]:
     """Write the graph for inputs of any size on the axes of ``variants``, and return those that it fixes.
 
@@ -114,19 +114,19 @@ def _write_free(
     """
     if variants:
         try:
-            _export(whole, place, names, inputs, variants)
+            _export(probabilities, place, names, inputs, variants)
             fixed = _fixed_axes(place, variants)
-            others = [resized for key, several in variants.items() if key not in fixed for resized in several]
-            if all(_agrees(whole, place, names, resized) for resized in others):
+            free_inputs = [resized for key, several in variants.items() if key not in fixed for resized in several]
+            if all(_agrees(probabilities, place, names, resized) for resized in free_inputs):
                 return fixed
         except ValueError:
             pass  # the exporter may succeed with fixed sizes
-    _export(whole, place, names, inputs, ())
+    _export(probabilities, place, names, inputs, ())
     return list(variants)
 
 
 def _export(
-    whole: Probabilities, place: Path, names: list[str], inputs: Any, free: Collection[tuple[int, int]]
+    probabilities: Probabilities, place: Path, names: list[str], inputs: Any, free: Collection[tuple[int, int]]
 ) -> None:
     rows = torch.export.Dim("n", min=1)
     any_size = torch.export.Dim.AUTO
@@ -140,7 +140,7 @@ def _export(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # deprecation warnings of the exporter itself
             torch.onnx.export(
-                whole,
+                probabilities,
                 (),
                 str(place),
                 kwargs={"inputs": inputs},
@@ -165,17 +165,17 @@ def _fixed_axes(place: Path, axes: Collection[tuple[int, int]]) -> list[tuple[in
     import onnx
 
     sizes = [list(value.type.tensor_type.shape.dim) for value in onnx.load(place).graph.input]
-    written = {(axis, dim.dim_value) for dims in sizes for axis, dim in enumerate(dims) if not dim.dim_param}
-    return [key for key in axes if key in written]
+    fixed = {(axis, dim.dim_value) for dims in sizes for axis, dim in enumerate(dims) if not dim.dim_param}
+    return [key for key in axes if key in fixed]
 
 
-def _agrees(whole: Probabilities, place: Path, names: list[str], inputs: Any) -> bool:
+def _agrees(probabilities: Probabilities, place: Path, names: list[str], inputs: Any) -> bool:
     """Whether the written graph gives the probabilities of PyTorch."""
     from onnx.reference import ReferenceEvaluator
 
     feed = dict(zip(names, (t.numpy() for t in pytree.tree_leaves(inputs)), strict=True))
     with torch.no_grad():
-        expected = whole(inputs).numpy()
+        expected = probabilities(inputs).numpy()
     try:
         outputs: Any = ReferenceEvaluator(str(place)).run(None, feed)
     except Exception:  # an operator of any kind that does not take this size
@@ -195,10 +195,10 @@ def _check_rows(path: Path) -> None:
     """Raise an error if the written graph accepts only as many rows as the example has."""
     import onnx
 
-    for given in onnx.load(path).graph.input:
-        rows = given.type.tensor_type.shape.dim[0]
+    for graph_input in onnx.load(path).graph.input:
+        rows = graph_input.type.tensor_type.shape.dim[0]
         if not rows.dim_param:
             raise ValueError(
-                f"PyTorch's exporter fixed the number of rows of {given.name!r} at {rows.dim_value}. The network "
+                f"PyTorch's exporter fixed the number of rows of {graph_input.name!r} at {rows.dim_value}. The network "
                 "probably uses len(x), which is a constant for the exporter; use x.shape[0]."
             )

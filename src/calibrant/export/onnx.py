@@ -92,13 +92,13 @@ def _write_classifier(classifier: Any, path: str | os.PathLike[str], dtype: str)
     columns = len(classifier.scaling_.mean)
     table = "X" if dtype == "float64" else graph.cast("X", np.float64)
     probs = probabilities(graph, scaled(graph, table, classifier.scaling_), classifier.model_, len(classes))
-    words, named = _labels(graph, classes)
-    label = graph.add("Gather", words, graph.add("ArgMax", probs, axis=1, keepdims=0), axis=0)
+    label_names, label_type = _labels(graph, classes)
+    label = graph.add("Gather", label_names, graph.add("ArgMax", probs, axis=1, keepdims=0), axis=0)
     graph.write(
         path,
         inputs={"X": (kind, ["n", columns])},
         outputs={
-            "label": (label, named, ["n"]),
+            "label": (label, label_type, ["n"]),
             "probabilities": (graph.cast(probs, kind), kind, ["n", len(classes)]),
         },
         notes={"columns": json.dumps(_columns(classifier)), "classes": json.dumps(classes.tolist())},

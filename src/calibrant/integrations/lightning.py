@@ -90,14 +90,14 @@ class CalibrationCallback(Callback):
         network = self._network(pl_module)
         arguments = arguments_of(network)
         names = arguments.pop("names")
-        whole = takes_mapping(**arguments)
+        keeps_mapping = takes_mapping(**arguments)
         logits, labels = [], []
         for batch in _loader(trainer):
-            inputs, known, _ = unpack(by_name(batch, **arguments), self.labels, names, whole)
+            inputs, batch_labels, _ = unpack(by_name(batch, **arguments), self.labels, names, keeps_mapping)
             moved = map_tensors(lambda t: t.to(pl_module.device), inputs)
             with torch.no_grad():
                 logits.append(logits_of(call(network, moved)).double().cpu())
-            labels.append(torch.as_tensor(known, device="cpu"))
+            labels.append(torch.as_tensor(batch_labels, device="cpu"))
         scores = calibration_scores(*gathered(_loader(trainer), torch.cat(logits), torch.cat(labels)))
         values = {f"{self.prefix}{name}": value for name, value in scores.items()}
         pl_module.log_dict(values, sync_dist=True)  # equal in all processes; without it Lightning warns
@@ -116,8 +116,8 @@ class CalibrationCallback(Callback):
         try:
             return module.get_submodule(self.network)
         except AttributeError:
-            known = ", ".join(repr(name) for name, _ in module.named_children())
-            raise ValueError(f"network must name a submodule, one of {known}; got {self.network!r}.") from None
+            submodules = ", ".join(repr(name) for name, _ in module.named_children())
+            raise ValueError(f"network must name a submodule, one of {submodules}; got {self.network!r}.") from None
 
 
 def gathered(loader: Any, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -137,16 +137,16 @@ def gathered(loader: Any, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tenso
 
 def _loader(trainer: Any) -> Any:
     """The first validation loader; None without one."""
-    found = trainer.val_dataloaders
-    return found[0] if isinstance(found, list | tuple) else found
+    loaders = trainer.val_dataloaders
+    return loaders[0] if isinstance(loaders, list | tuple) else loaders
 
 
 def _detached(network: nn.Module) -> nn.Module:
     """A copy of a network without its reference to the trainer."""
-    own = network.__dict__
-    kept: dict[str, Any] = {name: own[name] for name in ("_trainer", "_fabric") if name in own}
+    attributes = network.__dict__
+    links: dict[str, Any] = {name: attributes[name] for name in ("_trainer", "_fabric") if name in attributes}
     try:
-        own.update(dict.fromkeys(kept))
+        attributes.update(dict.fromkeys(links))
         return copied(network)
     finally:
-        own.update(kept)
+        attributes.update(links)

@@ -46,11 +46,11 @@ class SmoothECE(Metric):
         self.add_state("confidence", [], dist_reduce_fx="cat")
         self.add_state("correct", [], dist_reduce_fx="cat")
 
-    def update(self, probs: Any = None, labels: Any = None, **given: Any) -> None:
+    def update(self, probs: Any = None, labels: Any = None, **keywords: Any) -> None:
         """Add a batch; arguments as in :func:`calibrant.metrics.ece`."""
-        found = read(probs, labels, **given)
-        self.confidence.append(found.confidence)
-        self.correct.append(found.correct)
+        predictions = read(probs, labels, **keywords)
+        self.confidence.append(predictions.confidence)
+        self.correct.append(predictions.correct)
 
     def compute(self) -> Tensor:
         """The value over everything seen so far, as a float64 scalar; NaN before the first batch."""

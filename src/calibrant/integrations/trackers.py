@@ -67,11 +67,11 @@ class Tracker(ValidationScores):
 
     def finish(self, result: Trained) -> None:
         if self.part is not None:
-            found = calibration_scores(*self.part.predicted(result.logits), self.part.sample_weight)
-            kept = {f"calibrated/{name}": found[name] for name in ("nll", "smooth_ece", "accuracy")}
+            scores = calibration_scores(*self.part.predicted(result.logits), self.part.sample_weight)
+            values = {f"calibrated/{name}": scores[name] for name in ("nll", "smooth_ece", "accuracy")}
             if result.temperature is not None:
-                kept["calibrated/temperature"] = result.temperature
-            self.log(kept, self._step)
+                values["calibrated/temperature"] = result.temperature
+            self.log(values, self._step)
         self._close()
 
 
@@ -118,10 +118,10 @@ def _mlflow(settings: dict[str, Any]) -> tuple[Log, Callable[[], Any]]:
         import mlflow
     except ImportError as error:
         raise ImportError("Tracker('mlflow') needs MLflow. Install it with: pip install mlflow.") from error
-    own = mlflow.active_run() is None
-    if own:
+    starts_run = mlflow.active_run() is None
+    if starts_run:
         mlflow.start_run(**settings)
-    return lambda values, step: mlflow.log_metrics(values, step=step), mlflow.end_run if own else lambda: None
+    return lambda values, step: mlflow.log_metrics(values, step=step), mlflow.end_run if starts_run else lambda: None
 
 
 def _wandb(settings: dict[str, Any]) -> tuple[Log, Callable[[], Any]]:

@@ -102,8 +102,8 @@ def soft_accuracy(probs: Tensor, labels: Tensor, steepness: float = 100.0) -> Te
     """
     probs, labels = sample_inputs(probs, labels)
     with known_labels(probs.shape[-1]):
-        own = probs.gather(-1, labels.unsqueeze(-1))
-    rank = 0.5 + torch.sigmoid(steepness * (probs - own)).sum(-1)
+        label_probs = probs.gather(-1, labels.unsqueeze(-1))
+    rank = 0.5 + torch.sigmoid(steepness * (probs - label_probs)).sum(-1)
     return torch.relu(2 - rank)
 
 

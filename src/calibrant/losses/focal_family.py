@@ -36,9 +36,9 @@ def dual_focal(logits: Tensor, labels: Tensor, gamma: float | Tensor = 5.0) -> T
     gamma = for_each_sample("gamma", gamma, labels)
     ce = cross_entropy(logits, labels)
     log_probs = torch.log_softmax(logits, dim=-1)
-    own = log_probs.gather(-1, labels.unsqueeze(-1))
-    never = torch.finfo(logits.dtype).min / 4  # finite, so that no slope is inf − inf
-    runner_up = log_probs.masked_fill(log_probs >= own, never).amax(-1)
+    label_log_probs = log_probs.gather(-1, labels.unsqueeze(-1))
+    lowest = torch.finfo(logits.dtype).min / 4  # finite, so that no slope is inf − inf
+    runner_up = log_probs.masked_fill(log_probs >= label_log_probs, lowest).amax(-1)
     # log(1 − p_y + p_j); logaddexp has no second derivative where its arguments are far apart
     base = torch.logsumexp(torch.stack([log_of_others(logits, labels), runner_up], dim=-1), dim=-1)
     return torch.exp(gamma * base) * ce
@@ -68,10 +68,10 @@ def focal_slope(logits: Tensor, labels: Tensor, gamma: float | Tensor) -> Tensor
     """
     logits, labels = sample_inputs(logits, labels)
     gamma = for_each_sample("gamma", gamma, labels)
-    others, ce = log_of_others(logits, labels), cross_entropy(logits, labels)
+    log_others, ce = log_of_others(logits, labels), cross_entropy(logits, labels)
     # −log p is computed from q = 1 − p if p is large: cross-entropy itself rounds to 0 there.
-    q = torch.exp(others).clamp(torch.finfo(others.dtype).tiny, 0.5)
+    q = torch.exp(log_others).clamp(torch.finfo(log_others.dtype).tiny, 0.5)
     likely = -torch.log1p(-q) * (1 - q) / q
-    unlikely = ce * torch.exp((-ce - others).clamp_max(0.0))
-    fraction = torch.where(others < -math.log(2), likely, unlikely)
-    return torch.exp(gamma * others) * (1 + gamma * fraction)
+    unlikely = ce * torch.exp((-ce - log_others).clamp_max(0.0))
+    fraction = torch.where(log_others < -math.log(2), likely, unlikely)
+    return torch.exp(gamma * log_others) * (1 + gamma * fraction)

@@ -57,10 +57,10 @@ def known_labels(n_classes: int) -> Iterator[None]:
     except (IndexError, RuntimeError) as error:
         if "out of bounds" not in str(error):
             raise
-        found = re.search(r"-?\d+", str(error))
+        wrong_index = re.search(r"-?\d+", str(error))
         raise ValueError(
             f"labels must be class indices from 0 to {n_classes - 1}, because the logits have {n_classes} columns; "
-            f"got {found.group() if found else 'another one'}. Leave out samples without a label."
+            f"got {wrong_index.group() if wrong_index else 'another one'}. Leave out samples without a label."
         ) from error
 
 
@@ -105,9 +105,9 @@ def number_below_one(name: str, value: float | Tensor) -> float | Tensor:
 def sample_weights(weights: Tensor, like: Tensor) -> Tensor:
     """One weight for each sample, with the shape and type of `like`. A negative weight becomes NaN, and so the loss."""
     if not isinstance(weights, Tensor) or weights.shape != like.shape:
-        got = f"shape {tuple(weights.shape)}" if isinstance(weights, Tensor) else type(weights).__name__
+        shown = f"shape {tuple(weights.shape)}" if isinstance(weights, Tensor) else type(weights).__name__
         raise ValueError(
-            f"sample_weight must be a tensor with one weight per sample, of shape {tuple(like.shape)}; got {got}."
+            f"sample_weight must be a tensor with one weight per sample, of shape {tuple(like.shape)}; got {shown}."
         )
     return torch.where(weights >= 0, weights.to(like.dtype), torch.nan)
 

@@ -43,8 +43,8 @@ class _KernelMeans(torch.autograd.Function):
     def forward(points: Tensor, values: Tensor, width: Tensor, weights: Tensor | None, rows: int) -> Tensor:
         # Written in place: results of many blocks, kept apart, would keep the memory of the blocks from being reused.
         means = torch.zeros_like(points * values * width if weights is None else points * values * width * weights)
-        for own in _slices(points, rows):
-            means[own] = _block(points, own, width, weights).means(values)
+        for block_rows in _slices(points, rows):
+            means[block_rows] = _block(points, block_rows, width, weights).means(values)
         return means
 
     @staticmethod
@@ -58,17 +58,17 @@ class _KernelMeans(torch.autograd.Function):
         blank = torch.zeros_like(slope * means)
         for_points, for_values, for_width = blank.clone(), blank.clone(), blank.sum()
         for_weights = None if weights is None else blank.clone()
-        for own in _slices(points, ctx.rows):
-            block = _block(points, own, width, weights)
-            share = (slope[own] / block.total).unsqueeze(1) * block.kernel  # slope_i·K_ij / Σ_k w_k K_ik
-            gap = share * (values - means[own].unsqueeze(1))
+        for block_rows in _slices(points, ctx.rows):
+            block = _block(points, block_rows, width, weights)
+            share = (slope[block_rows] / block.total).unsqueeze(1) * block.kernel  # slope_i·K_ij / Σ_k w_k K_ik
+            gap = share * (values - means[block_rows].unsqueeze(1))
             if for_weights is not None:
                 for_weights += gap.sum(0)  # ∂/∂w_j
                 share, gap = share * weights, gap * weights
             for_values += share.sum(0)  # ∂/∂π_j
             pull = gap * block.distance / width.square()  # gap is ∂/∂ log K(z_i, z_j)
             for_points += pull.sum(0)
-            for_points[own] -= pull.sum(1)
+            for_points[block_rows] -= pull.sum(1)
             for_width += (pull * block.distance).sum() / width
         return for_points, for_values, for_width, for_weights, None
 
@@ -86,8 +86,8 @@ class _PairBlock(NamedTuple):
         return (self.weighted * values).sum(1) / self.total
 
 
-def _block(points: Tensor, own: slice, width: Tensor, weights: Tensor | None) -> _PairBlock:
-    distance = points[own].unsqueeze(1) - points
+def _block(points: Tensor, rows: slice, width: Tensor, weights: Tensor | None) -> _PairBlock:
+    distance = points[rows].unsqueeze(1) - points
     # Eq. (6), as a power of two: on a processor, exp is ten times slower where its values are almost 0.
     kernel = torch.exp2(distance.square() * (-0.5 * _LOG2_E / width.square()))
     weighted = kernel if weights is None else kernel * weights

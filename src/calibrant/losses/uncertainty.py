@@ -54,8 +54,8 @@ def soft_binned_avuc(
     share = (u / math.log(max(2, logits.shape[-1]))).clamp(1e-6, 1 - 1e-6)
     limit = torch.logit(threshold if isinstance(threshold, Tensor) else u.new_full((), threshold))
     uncertain = torch.sigmoid((torch.logit(share) - limit) / temperature)
-    one = torch.ones_like(u)
-    return _log_ratio(right, uncertain, torch.tanh(u), one, one)
+    ones = torch.ones_like(u)
+    return _log_ratio(right, uncertain, torch.tanh(u), ones, ones)
 
 
 def _middle(u: Tensor, right: Tensor) -> Tensor:
@@ -65,8 +65,8 @@ def _middle(u: Tensor, right: Tensor) -> Tensor:
     """
     counts = torch.stack([right.sum(-1), (1 - right).sum(-1)])
     means = torch.stack([(right * u).sum(-1), ((1 - right) * u).sum(-1)]) / counts.clamp_min(1)
-    there = (counts > 0).to(u.dtype)
-    return (means * there).sum(0) / there.sum(0) * (1 + 64 * torch.finfo(u.dtype).eps)
+    occupied = (counts > 0).to(u.dtype)
+    return (means * occupied).sum(0) / occupied.sum(0) * (1 + 64 * torch.finfo(u.dtype).eps)
 
 
 def _log_ratio(right: Tensor, uncertain: Tensor, spread: Tensor, if_right: Tensor, if_wrong: Tensor) -> Tensor:

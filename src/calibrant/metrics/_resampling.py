@@ -34,15 +34,15 @@ def unwrapped(metric: Metric, arguments: dict[str, Any]) -> tuple[Metric, dict[s
     return metric, arguments
 
 
-def read_for(metric: Metric, probs: Any, labels: Any, *pair: Any, **given: Any) -> Predictions:
+def read_for(metric: Metric, probs: Any, labels: Any, *pair: Any, **keywords: Any) -> Predictions:
     """Read predictions for resampling by this metric.
 
     The matrix is dropped if the metric does not use it, so that n numbers are resampled instead of n × C. Rows of
     weight zero are dropped because a resample could consist of them alone.
     """
-    if given.get("binary") == "positive" and marked(metric, "predicted_only"):
+    if keywords.get("binary") == "positive" and marked(metric, "predicted_only"):
         raise ValueError("binary must be 'predicted' for this metric of the predicted class; got 'positive'.")
-    p = without_zero_weights(read(probs, labels, *pair, **given))
+    p = without_zero_weights(read(probs, labels, *pair, **keywords))
     return replace(p, probs=None, labels=None, logits=None) if marked(metric, "top_label") else p
 
 

@@ -19,7 +19,7 @@ from calibrant.metrics.bins import (
     calibration_error,
     histogram,
 )
-from calibrant.metrics.predictions import Given, Grouped, Predictions, evaluate, metric
+from calibrant.metrics.predictions import Grouped, MetricKeywords, Predictions, evaluate, metric
 
 
 def bin_table(p: Predictions, bins: int, scheme: Scheme) -> BinSums:
@@ -36,7 +36,7 @@ def ece(
     scheme: Scheme = "width",
     norm: Norm = "l1",
     debias: bool = False,
-    **given: Unpack[Given],
+    **keywords: Unpack[MetricKeywords],
 ) -> float | Grouped:
     """Expected calibration error of the predicted class.
 
@@ -98,7 +98,7 @@ def ece(
     0.3
     """
     return evaluate(
-        lambda q: calibration_error(bin_table(q, bins, scheme), norm, debias).item(), probs, labels, **given
+        lambda q: calibration_error(bin_table(q, bins, scheme), norm, debias).item(), probs, labels, **keywords
     )
 
 
@@ -120,14 +120,14 @@ def ece_of_draws(
 
 @metric(top_label=True)
 def mce(
-    probs: Any = None, labels: Any = None, bins: int = 15, scheme: Scheme = "width", **given: Unpack[Given]
+    probs: Any = None, labels: Any = None, bins: int = 15, scheme: Scheme = "width", **keywords: Unpack[MetricKeywords]
 ) -> float | Grouped:
     """Maximum calibration error, max_m |acc(B_m) − conf(B_m)| over the bins that are not empty.
 
     The same as `ece(..., norm="max")`, with the same keywords. A bin with one prediction counts in full, so on small
     samples this is mostly noise: compare it with its `noise_floor`.
     """
-    return ece(probs, labels, bins, scheme, norm="max", **given)
+    return ece(probs, labels, bins, scheme, norm="max", **keywords)
 
 
 @metric(top_label=True)
@@ -137,7 +137,7 @@ def ace(
     bins: int = 15,
     norm: Norm = "l1",
     debias: bool = False,
-    **given: Unpack[Given],
+    **keywords: Unpack[MetricKeywords],
 ) -> float | Grouped:
     """Adaptive calibration error: ECE of the predicted class over bins of equal mass.
 
@@ -146,29 +146,29 @@ def ace(
     over classes as well (here: `classwise_ece(..., scheme="mass")`), and netcal averages equal-width bins without
     weights. Keywords are as in `ece`.
     """
-    return ece(probs, labels, bins, "mass", norm, debias, **given)
+    return ece(probs, labels, bins, "mass", norm, debias, **keywords)
 
 
 @metric(top_label=True)
 def overconfidence(
-    probs: Any = None, labels: Any = None, bins: int = 15, scheme: Scheme = "width", **given: Unpack[Given]
+    probs: Any = None, labels: Any = None, bins: int = 15, scheme: Scheme = "width", **keywords: Unpack[MetricKeywords]
 ) -> float | Grouped:
     """Σ_m share_m max(conf(B_m) − acc(B_m), 0): the part of ECE from over-confident bins.
 
     ECE = overconfidence + underconfidence. Keywords are as in `ece`.
     """
-    return _one_sided(-1.0, probs, labels, bins, scheme, **given)
+    return _one_sided(-1.0, probs, labels, bins, scheme, **keywords)
 
 
 @metric(top_label=True)
 def underconfidence(
-    probs: Any = None, labels: Any = None, bins: int = 15, scheme: Scheme = "width", **given: Unpack[Given]
+    probs: Any = None, labels: Any = None, bins: int = 15, scheme: Scheme = "width", **keywords: Unpack[MetricKeywords]
 ) -> float | Grouped:
     """Σ_m share_m max(acc(B_m) − conf(B_m), 0): the part of ECE from under-confident bins.
 
     See `overconfidence`. Keywords are as in `ece`.
     """
-    return _one_sided(1.0, probs, labels, bins, scheme, **given)
+    return _one_sided(1.0, probs, labels, bins, scheme, **keywords)
 
 
 def _one_sided(
@@ -177,10 +177,10 @@ def _one_sided(
     labels: Any,
     bins: int,
     scheme: Scheme,
-    **given: Unpack[Given],
+    **keywords: Unpack[MetricKeywords],
 ) -> float | Grouped:
     def core(q: Predictions) -> float:
         sums = bin_table(q, bins, scheme)
         return (sums.share * (sign * sums.gap).clamp(min=0)).sum().item()
 
-    return evaluate(core, probs, labels, **given)
+    return evaluate(core, probs, labels, **keywords)

@@ -62,8 +62,8 @@ def bin_edges(confidence: Tensor, bins: int, scheme: Scheme, weight: Tensor | No
         ranks = torch.arange(1, bins + 1, dtype=torch.int64, device=confidence.device) * len(ordered)
         return ordered[(ranks + bins - 1).div(bins, rounding_mode="floor") - 1]
     mass = weight[order].cumsum(0)
-    wanted = torch.arange(1, bins + 1, dtype=torch.float64, device=confidence.device) * mass[-1] / bins
-    edges = ordered[torch.searchsorted(mass, wanted).clamp_(max=len(ordered) - 1)]
+    mass_limits = torch.arange(1, bins + 1, dtype=torch.float64, device=confidence.device) * mass[-1] / bins
+    edges = ordered[torch.searchsorted(mass, mass_limits).clamp_(max=len(ordered) - 1)]
     edges[-1] = ordered[-1]
     return edges
 
@@ -125,13 +125,13 @@ def calibration_error(sums: BinSums, norm: Norm, debias: bool) -> Tensor:
     accuracy = sums.correct / sums.weight.where(sums.weight > 0, 1.0)
     spread = accuracy * (1 - accuracy)
     # One prediction does not show its own noise, so bins of one are left out, as in Kumar et al. 2019.
-    known = effective > 1 + 1e-9
+    noise_is_known = effective > 1 + 1e-9
     if norm == "l2":
-        excess = gap**2 - spread / (effective - 1).where(known, 1.0)  # Kumar et al. 2019, Definition 5.1
-        return (share * excess.where(known, 0.0)).sum(dim=-1).clamp(min=0).sqrt()
-    sd = (spread / effective.where(known, 1.0)).sqrt()
+        excess = gap**2 - spread / (effective - 1).where(noise_is_known, 1.0)  # Kumar et al. 2019, Definition 5.1
+        return (share * excess.where(noise_is_known, 0.0)).sum(dim=-1).clamp(min=0).sqrt()
+    sd = (spread / effective.where(noise_is_known, 1.0)).sqrt()
     corrected = 2 * gap.abs() - folded_normal_mean(gap, sd)
-    return (share * corrected.where(known, 0.0)).sum(dim=-1).clamp(min=0)
+    return (share * corrected.where(noise_is_known, 0.0)).sum(dim=-1).clamp(min=0)
 
 
 def folded_normal_mean(mean: Tensor, sd: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from calibrant.base.inputs import Array, like
 from calibrant.base.settings import check_choice
 from calibrant.metrics.binned import bin_table
 from calibrant.metrics.bins import CHUNK, BinSums, Norm, Scheme, bin_edges, bin_index, calibration_error, histogram
-from calibrant.metrics.predictions import Given, Grouped, Predicted, Predictions, evaluate, metric, read
+from calibrant.metrics.predictions import Grouped, InputKeywords, MetricKeywords, Predictions, evaluate, metric, read
 
 
 @overload
@@ -26,7 +26,7 @@ def classwise_ece(
     norm: Norm = ...,
     debias: bool = ...,
     average: None,
-    **given: Unpack[Predicted],
+    **keywords: Unpack[InputKeywords],
 ) -> Any: ...
 
 
@@ -41,7 +41,7 @@ def classwise_ece(
     debias: bool = ...,
     average: Literal["macro"] = ...,
     groups: None = ...,
-    **given: Unpack[Predicted],
+    **keywords: Unpack[InputKeywords],
 ) -> float: ...
 
 
@@ -56,7 +56,7 @@ def classwise_ece(
     debias: bool = ...,
     average: Literal["macro"] = ...,
     groups: Any,
-    **given: Unpack[Predicted],
+    **keywords: Unpack[InputKeywords],
 ) -> Grouped: ...
 
 
@@ -70,7 +70,7 @@ def classwise_ece(
     norm: Norm = "l1",
     debias: bool = False,
     average: Literal["macro"] | None = "macro",
-    **given: Unpack[Given],
+    **keywords: Unpack[MetricKeywords],
 ) -> float | Grouped | Array:
     """Class-wise ECE, (1/C) Σ_c ECE of p_c against 1[y = c] (Nixon et al. 2019; Kull et al. 2019).
 
@@ -79,15 +79,15 @@ def classwise_ece(
     """
     check_choice("average", average, ("macro", None))
     if average is None:
-        if given.pop("groups", None) is not None:
+        if keywords.pop("groups", None) is not None:
             raise ValueError("average=None cannot be combined with groups; evaluate one group at a time.")
-        p = read(probs, labels, matrix_only=True, **given)  # type: ignore[misc]
+        p = read(probs, labels, matrix_only=True, **keywords)  # type: ignore[misc]
         return like(_classwise(p, bins, scheme, norm, debias), probs)
 
     def core(p: Predictions) -> float:
         return _classwise(p, bins, scheme, norm, debias).mean().item()
 
-    return evaluate(core, probs, labels, matrix_only=True, **given)
+    return evaluate(core, probs, labels, matrix_only=True, **keywords)
 
 
 def _classwise(p: Predictions, bins: int, scheme: Scheme, norm: Norm, debias: bool) -> Tensor:
@@ -97,8 +97,8 @@ def _classwise(p: Predictions, bins: int, scheme: Scheme, norm: Norm, debias: bo
         return calibration_error(width_sums(p.probs, p.labels, p.weight, bins), norm, debias)
     values = []
     for c, column in enumerate(p.probs.unbind(dim=1)):
-        one = Predictions(column.contiguous(), p.labels == c, p.weight)
-        values.append(calibration_error(bin_table(one, bins, scheme), norm, debias))
+        class_predictions = Predictions(column.contiguous(), p.labels == c, p.weight)
+        values.append(calibration_error(bin_table(class_predictions, bins, scheme), norm, debias))
     return torch.stack(values)
 
 
@@ -141,8 +141,8 @@ def classwise_of_draws(
     edges = bin_edges(p.probs, bins, "width")
     values = []
     for labels in draws:
-        own = p.probs.gather(1, labels[:, None])[:, 0]
-        index = bin_index(own, edges, "width") + labels * len(edges)
+        label_probs = p.probs.gather(1, labels[:, None])[:, 0]
+        index = bin_index(label_probs, edges, "width") + labels * len(edges)
         hits = histogram(index, sums.correct.numel(), p.weight).view(sums.correct.shape)
         values.append(calibration_error(replace(sums, correct=hits), norm, debias).mean())
     return torch.stack(values).cpu()

@@ -169,10 +169,10 @@ def _bound(
     # excess[i]: how far model i's ‖e‖ and the other model's ⟨u, e⟩ together can raise the difference. One is even and
     # the other odd in the noise, so they are uncorrelated; they are drawn as independent.
     excess = []
-    for own, other in ((0, 1), (1, 0)):
-        size = noise_norms(sums[own], norm, seed).cpu()
+    for model, other_model in ((0, 1), (1, 0)):
+        size = noise_norms(sums[model], norm, seed).cpu()
         tilt = torch.randn(len(size), generator=generator, dtype=torch.float64, device="cpu")
-        excess.append(size + dual_deviation(sums[other], norm) * tilt)
+        excess.append(size + dual_deviation(sums[other_model], norm) * tilt)
     difference, tail = values[0] - values[1], (1 + level) / 2
     low = difference - torch.quantile(excess[0], tail).item()
     high = difference + torch.quantile(excess[1], tail).item()
@@ -202,13 +202,13 @@ def _bootstrap(
 
 
 def _read_both(
-    metric: Metric, probs: tuple[Any, Any], labels: Any, confidence: Any, correct: Any, **given: Any
+    metric: Metric, probs: tuple[Any, Any], labels: Any, confidence: Any, correct: Any, **keywords: Any
 ) -> tuple[Predictions, Predictions]:
     for name, pair in (("confidence", confidence), ("correct", correct)):
         if pair is not None and not (isinstance(pair, tuple | list) and len(pair) == 2):
             raise ValueError(f"{name} must be a pair (of model a, of model b); got {type(pair).__name__}.")
     pairs = zip(probs, confidence or (None, None), correct or (None, None), strict=True)
-    a, b = (read_for(metric, p, labels, c, hit, **given) for p, c, hit in pairs)
+    a, b = (read_for(metric, p, labels, c, hit, **keywords) for p, c, hit in pairs)
     if len(a) != len(b):
         raise ValueError(f"Both models must predict the same samples; got {len(a)} and {len(b)} predictions.")
     if a.probs is not None and b.probs is not None and a.probs.shape != b.probs.shape:

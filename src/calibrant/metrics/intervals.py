@@ -146,9 +146,9 @@ def asymptotic_interval(
         return _wilson(p, level)
     terms = _MEANS.get(metric)
     if terms is None:
-        known = ", ".join(["ece", "mce", "ace", "accuracy", *(f.__name__ for f in _MEANS)])
+        metric_names = ", ".join(["ece", "mce", "ace", "accuracy", *(f.__name__ for f in _MEANS)])
         raise ValueError(
-            f"metric must be one of {known}; got {getattr(metric, '__name__', metric)!r}. "
+            f"metric must be one of {metric_names}; got {getattr(metric, '__name__', metric)!r}. "
             "Use bootstrap_interval for other metrics."
         )
     return _normal_interval(p, terms(p), level, lowest=-math.inf if marked(metric, "signed") else 0.0)

@@ -23,7 +23,7 @@ from calibrant.metrics._grid import (
     place,
     smooth,
 )
-from calibrant.metrics.predictions import Given, Grouped, Predictions, evaluate, metric, without_zero_weights
+from calibrant.metrics.predictions import Grouped, MetricKeywords, Predictions, evaluate, metric, without_zero_weights
 
 # Above this many points SECE uses the grid: O(n) instead of O(n²), with an error of about 1e-6.
 PAIRWISE_LIMIT = 2048
@@ -67,7 +67,7 @@ def sece(
     bandwidth: float = 0.01,
     *,
     leave_one_out: bool = False,
-    **given: Unpack[Given],
+    **keywords: Unpack[MetricKeywords],
 ) -> float | Grouped:
     """Smooth expected calibration error of "Towards Unbiased Calibration using Meta-Regularization". ::
 
@@ -85,7 +85,7 @@ def sece(
     on a fine grid (linear time, error about 1e-6). Other arguments and the result are as in `ece`.
     """
     h = _check_bandwidth(bandwidth)
-    return evaluate(lambda q: _sece(q, h, leave_one_out), probs, labels, **given)
+    return evaluate(lambda q: _sece(q, h, leave_one_out), probs, labels, **keywords)
 
 
 def _check_bandwidth(bandwidth: float) -> float:
@@ -115,9 +115,9 @@ def _at_own_points(z: Tensor, values: Tensor, h: float, weight: Tensor | None, l
     """Nadaraya–Watson at the points themselves, in pieces of bounded memory."""
     if leave_one_out and len(z) < 2:
         raise ValueError("leave_one_out=True needs at least 2 predictions; got 1.")
-    own = torch.arange(len(z), device=z.device)
+    point_indices = torch.arange(len(z), device=z.device)
     pieces = []
-    for rows in own.split(max(1, PAIRS_AT_ONCE // len(z))):
+    for rows in point_indices.split(max(1, PAIRS_AT_ONCE // len(z))):
         left_out = rows if leave_one_out else None
         pieces.append(nadaraya_watson(z, values, h, queries=z[rows], weight=weight, leave_out=left_out))
     return torch.cat(pieces)
@@ -132,7 +132,7 @@ def kde_ece(
     bandwidth: float | None = None,
     *,
     leave_one_out: bool = True,
-    **given: Unpack[Given],
+    **keywords: Unpack[MetricKeywords],
 ) -> float | Grouped:
     """KDE-based calibration error of order d (Zhang et al. 2020), Eq. (8). ::
 
@@ -162,7 +162,7 @@ def kde_ece(
     def core(p: Predictions) -> float:
         return _kde_top(p, d, h) if mode == "top" else _kde_full(p, d, h, leave_one_out)
 
-    return evaluate(core, probs, labels, matrix_only=mode == "full", **given)
+    return evaluate(core, probs, labels, matrix_only=mode == "full", **keywords)
 
 
 def _silverman(z: Tensor, weight: Tensor | None, dimensions: int) -> float:

@@ -7,13 +7,15 @@ from typing import Any, Unpack
 import torch
 
 from calibrant.base.settings import check_number
-from calibrant.metrics.predictions import Given, Grouped, Predictions, evaluate, metric
+from calibrant.metrics.predictions import Grouped, MetricKeywords, Predictions, evaluate, metric
 
 _SMALLEST_WIDTH = 1 / 600  # exp(1/width) must fit into float64
 
 
 @metric(top_label=True)
-def mmce(probs: Any = None, labels: Any = None, width: float = 0.4, **given: Unpack[Given]) -> float | Grouped:
+def mmce(
+    probs: Any = None, labels: Any = None, width: float = 0.4, **keywords: Unpack[MetricKeywords]
+) -> float | Grouped:
     """Maximum mean calibration error (Kumar, Sarawagi & Jain 2018). ::
 
         MMCE² = (1/n²) Σ_i Σ_j (c_i − r_i)(c_j − r_j) k(r_i, r_j),   k(r, r') = exp(−|r − r'| / width)
@@ -25,7 +27,7 @@ def mmce(probs: Any = None, labels: Any = None, width: float = 0.4, **given: Unp
     """
     if not _SMALLEST_WIDTH <= check_number("width", width) < float("inf"):
         raise ValueError(f"width must be finite and at least 1/600; got {width}.")
-    return evaluate(lambda q: _mmce(q, float(width)), probs, labels, **given)
+    return evaluate(lambda q: _mmce(q, float(width)), probs, labels, **keywords)
 
 
 def _mmce(p: Predictions, width: float) -> float:

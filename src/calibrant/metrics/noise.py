@@ -129,12 +129,12 @@ def noise_floor(
     return NoiseFloor(values.mean().item(), low, high, level, n_resamples, seed)
 
 
-def _without_outcomes(metric: Metric, probs: Any, confidence: Any, **given: Any) -> Predictions:
+def _without_outcomes(metric: Metric, probs: Any, confidence: Any, **keywords: Any) -> Predictions:
     if (probs is None) == (confidence is None):
         raise ValueError("Give either probs or confidence=, without labels: the outcomes are drawn.")
     if confidence is None:
-        return read_for(metric, probs, np.zeros(_length(probs), dtype=np.int64), **given)
-    return read_for(metric, None, None, confidence, np.zeros(_length(confidence), dtype=bool), **given)
+        return read_for(metric, probs, np.zeros(_length(probs), dtype=np.int64), **keywords)
+    return read_for(metric, None, None, confidence, np.zeros(_length(confidence), dtype=bool), **keywords)
 
 
 def _length(values: Any) -> int:
@@ -146,12 +146,12 @@ def null_values(p: Predictions, metric: Metric, arguments: dict[str, Any], n_res
     """Values of the metric on outcomes drawn from the predictions."""
     generator = new_generator(seed, p.confidence.device)
     draws = (draw_outcomes(p, generator) for _ in range(n_resamples))
-    function, given = unwrapped(metric, arguments)
-    if function is ece and given.keys() <= {"bins", "scheme", "norm", "debias"}:
-        return ece_of_draws(p, (drawn.correct for drawn in draws), **given)
-    if function is classwise_ece and p.probs is not None and given.keys() <= {"bins", "norm", "debias"}:
-        return classwise_of_draws(p, (drawn.labels for drawn in draws if drawn.labels is not None), **given)
-    return torch.tensor([call(metric, drawn, arguments) for drawn in draws], dtype=torch.float64, device="cpu")
+    function, keywords = unwrapped(metric, arguments)
+    if function is ece and keywords.keys() <= {"bins", "scheme", "norm", "debias"}:
+        return ece_of_draws(p, (outcomes.correct for outcomes in draws), **keywords)
+    if function is classwise_ece and p.probs is not None and keywords.keys() <= {"bins", "norm", "debias"}:
+        return classwise_of_draws(p, (outcomes.labels for outcomes in draws if outcomes.labels is not None), **keywords)
+    return torch.tensor([call(metric, outcomes, arguments) for outcomes in draws], dtype=torch.float64, device="cpu")
 
 
 def calibration_test(

@@ -29,7 +29,7 @@ Binary = Literal["positive", "predicted"]
 _P = ParamSpec("_P")
 
 
-class Predicted(TypedDict, total=False):
+class InputKeywords(TypedDict, total=False):
     """Keywords that describe predictions; see `calibrant.metrics.ece`."""
 
     confidence: Any
@@ -39,7 +39,7 @@ class Predicted(TypedDict, total=False):
     sample_weight: Any
 
 
-class Given(Predicted, total=False):
+class MetricKeywords(InputKeywords, total=False):
     """The keywords that every metric takes."""
 
     groups: Any
@@ -175,7 +175,7 @@ class MetricFunction(Protocol[_P]):
 def metric(
     *, top_label: bool = False, signed: bool = False, predicted_only: bool = False
 ) -> Callable[[Callable[_P, Any]], MetricFunction[_P]]:
-    """Give a metric written with `**given` its full signature, and reject unknown keywords.
+    """Give a metric written with `**keywords` its full signature, and reject unknown keywords.
 
     `top_label` marks a metric that uses only (confidence, correct), so that pairs can be resampled. `signed` marks one
     that can be negative, `predicted_only` one that is not defined for binary="positive".
@@ -183,12 +183,12 @@ def metric(
 
     def wrap(function: Callable[_P, Any]) -> MetricFunction[_P]:
         signature = inspect.signature(function)
-        own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+        parameters = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
         shared = [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=False if name == "from_logits" else None)
-            for name in get_type_hints(Given)
+            for name in get_type_hints(MetricKeywords)
         ]
-        full = signature.replace(parameters=own + shared)
+        full = signature.replace(parameters=parameters + shared)
 
         @functools.wraps(function)
         def checked(*args: Any, **kwargs: Any) -> Any:
@@ -243,10 +243,10 @@ def evaluate(
     *,
     matrix_only: bool = False,
     groups: Any = None,
-    **given: Unpack[Predicted],
+    **keywords: Unpack[InputKeywords],
 ) -> float | Grouped:
     """Read the predictions and apply `core` to them; with `groups`, also to each group."""
-    predictions = read(probs, labels, matrix_only=matrix_only, **given)
+    predictions = read(probs, labels, matrix_only=matrix_only, **keywords)
     return core(predictions) if groups is None else _per_group(core, predictions, groups)
 
 

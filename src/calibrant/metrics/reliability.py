@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from calibrant.metrics.bins import Scheme, bin_edges, bin_sums
-from calibrant.metrics.predictions import Predicted, read
+from calibrant.metrics.predictions import InputKeywords, read
 
 
 @dataclass(frozen=True)
@@ -33,13 +33,13 @@ def reliability_bins(
     labels: Any = None,
     bins: int = 15,
     scheme: Scheme = "width",
-    **given: Unpack[Predicted],
+    **keywords: Unpack[InputKeywords],
 ) -> ReliabilityBins:
     """Limits, share of the sample, mean confidence and accuracy of each bin.
 
     Keywords are as in `ece`, without groups.
     """
-    p = read(probs, labels, **given)
+    p = read(probs, labels, **keywords)
     upper = bin_edges(p.confidence, bins, scheme, p.weight)
     sums = bin_sums(p.confidence, p.correct, p.weight, upper, scheme)
     lower = torch.cat([upper.new_zeros(1), upper[:-1]])

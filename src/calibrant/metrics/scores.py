@@ -13,22 +13,22 @@ from torch import Tensor
 from calibrant.base.inputs import check_confidence, check_probs, check_weights
 from calibrant.base.settings import check_choice
 from calibrant.metrics.bins import Scheme, bin_edges, bin_sums
-from calibrant.metrics.predictions import Given, Grouped, Predicted, Predictions, evaluate, metric, read
+from calibrant.metrics.predictions import Grouped, InputKeywords, MetricKeywords, Predictions, evaluate, metric, read
 
 
 @metric(predicted_only=True)
-def accuracy(probs: Any = None, labels: Any = None, **given: Unpack[Given]) -> float | Grouped:
+def accuracy(probs: Any = None, labels: Any = None, **keywords: Unpack[MetricKeywords]) -> float | Grouped:
     """Share of right predictions. Keywords are as in `ece`, but `binary` cannot be "positive"."""
-    return evaluate(lambda p: p.mean(p.correct), probs, labels, **given)
+    return evaluate(lambda p: p.mean(p.correct), probs, labels, **keywords)
 
 
 @metric(top_label=True, signed=True)
-def confidence_gap(probs: Any = None, labels: Any = None, **given: Unpack[Given]) -> float | Grouped:
+def confidence_gap(probs: Any = None, labels: Any = None, **keywords: Unpack[MetricKeywords]) -> float | Grouped:
     """Mean confidence minus accuracy: positive for an over-confident model, Eq. (2) of Sanguin et al. 2024.
 
     It equals `overconfidence − underconfidence` for any bins, and its size is at most ECE. Keywords are as in `ece`.
     """
-    return evaluate(lambda p: p.mean(signed_gaps(p)), probs, labels, **given)
+    return evaluate(lambda p: p.mean(signed_gaps(p)), probs, labels, **keywords)
 
 
 def share_below_chance(
@@ -62,25 +62,25 @@ def share_below_chance(
 
 
 @metric()
-def nll(probs: Any = None, labels: Any = None, **given: Unpack[Given]) -> float | Grouped:
+def nll(probs: Any = None, labels: Any = None, **keywords: Unpack[MetricKeywords]) -> float | Grouped:
     """Negative log-likelihood, −mean log p_y, in nats.
 
     For pairs, and with `binary`, the terms are −log(c) for right and −log(1 − c) for wrong predictions. The result is
     infinite if an observed outcome had a probability of exactly 0; logits (`from_logits=True`) avoid this. Keywords are
     as in `ece`.
     """
-    return evaluate(lambda p: p.mean(nll_terms(p)), probs, labels, **given)
+    return evaluate(lambda p: p.mean(nll_terms(p)), probs, labels, **keywords)
 
 
 @metric()
-def brier(probs: Any = None, labels: Any = None, **given: Unpack[Given]) -> float | Grouped:
+def brier(probs: Any = None, labels: Any = None, **keywords: Unpack[MetricKeywords]) -> float | Grouped:
     """Brier score, mean Σ_c (p_c − 1[y = c])², in [0, 2]: Brier's multi-class form.
 
     For pairs, and with `binary`, it is mean (c − correct)², in [0, 1]; for two classes this is half of the value for
     two columns.
     `brier_decomposition` splits it into calibration and refinement. Keywords are as in `ece`.
     """
-    return evaluate(lambda p: p.mean(brier_terms(p)), probs, labels, **given)
+    return evaluate(lambda p: p.mean(brier_terms(p)), probs, labels, **keywords)
 
 
 def signed_gaps(p: Predictions) -> Tensor:
@@ -95,8 +95,8 @@ def nll_terms(p: Predictions) -> Tensor:
     if p.probs is not None and p.labels is not None:
         return -p.probs.gather(1, p.labels[:, None])[:, 0].double().log()
     if p.logits is not None:
-        against = torch.where(p.correct, -p.logits, p.logits)
-        return torch.logaddexp(against, torch.zeros_like(against))
+        wrong_log_odds = torch.where(p.correct, -p.logits, p.logits)
+        return torch.logaddexp(wrong_log_odds, torch.zeros_like(wrong_log_odds))
     c = p.confidence.double()
     return -torch.where(p.correct, c.log(), torch.log1p(-c))
 
@@ -133,7 +133,7 @@ def brier_decomposition(
     labels: Any = None,
     method: Literal["isotonic", "width", "mass"] = "isotonic",
     bins: int = 15,
-    **given: Unpack[Predicted],
+    **keywords: Unpack[InputKeywords],
 ) -> BrierDecomposition:
     """Split the Brier score into calibration, which recalibration can improve, and refinement, the rest.
 
@@ -152,7 +152,7 @@ def brier_decomposition(
     Keywords are as in `ece`, except `groups`.
     """
     check_choice("method", method, ("isotonic", "width", "mass"))
-    p = read(probs, labels, **given)
+    p = read(probs, labels, **keywords)
     if p.probs is None or p.labels is None:
         columns = [p]
     else:

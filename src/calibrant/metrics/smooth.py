@@ -12,7 +12,7 @@ from torch import Tensor
 
 from calibrant.base.settings import check_number
 from calibrant.metrics._grid import MIN_BANDWIDTH, cosine_coefficients, integrate_abs, place, smooth
-from calibrant.metrics.predictions import Given, Grouped, Predictions, evaluate, metric
+from calibrant.metrics.predictions import Grouped, MetricKeywords, Predictions, evaluate, metric
 
 
 @metric(top_label=True)
@@ -20,7 +20,7 @@ def smooth_ece(
     probs: Any = None,
     labels: Any = None,
     bandwidth: float | None = None,
-    **given: Unpack[Given],
+    **keywords: Unpack[MetricKeywords],
 ) -> float | Grouped:
     """Smooth calibration error, smECE (Błasiok & Nakkiran 2023, "Smooth ECE").
 
@@ -42,7 +42,7 @@ def smooth_ece(
         raise ValueError(
             f"bandwidth must be finite and at least {MIN_BANDWIDTH:.3g}, the grid's resolution; got {bandwidth}."
         )
-    return evaluate(lambda q: _smece(q, bandwidth), probs, labels, **given)
+    return evaluate(lambda q: _smece(q, bandwidth), probs, labels, **keywords)
 
 
 def _smece(p: Predictions, bandwidth: float | None) -> float:

@@ -10,7 +10,7 @@ from torch import Tensor
 from calibrant.base.settings import shown
 from calibrant.metrics.bins import BinSums, Norm, bin_edges, bin_sums, calibration_error, check_bins
 from calibrant.metrics.classwise import width_sums
-from calibrant.metrics.predictions import Predicted, Predictions, read
+from calibrant.metrics.predictions import InputKeywords, Predictions, read
 
 
 class StreamingECE:
@@ -33,9 +33,9 @@ class StreamingECE:
     def _shape(self) -> tuple[int, ...]:
         return (4, self.bins)
 
-    def batch_sums(self, probs: Any = None, labels: Any = None, **given: Unpack[Predicted]) -> Tensor:
+    def batch_sums(self, probs: Any = None, labels: Any = None, **keywords: Unpack[InputKeywords]) -> Tensor:
         """Sums of one batch, without keeping them."""
-        return self._sums(read(probs, labels, **given))
+        return self._sums(read(probs, labels, **keywords))
 
     def _sums(self, p: Predictions) -> Tensor:
         edges = bin_edges(p.confidence, self.bins, "width")
@@ -47,14 +47,14 @@ class StreamingECE:
             return float("nan")
         return calibration_error(BinSums(*sums), self.norm, self.debias).mean().item()
 
-    def update(self, probs: Any = None, labels: Any = None, **given: Unpack[Predicted]) -> None:
+    def update(self, probs: Any = None, labels: Any = None, **keywords: Unpack[InputKeywords]) -> None:
         """Add a batch; arguments as in `ece`."""
-        batch = self.batch_sums(probs, labels, **given)
+        batch = self.batch_sums(probs, labels, **keywords)
         self.sums = self.sums.to(batch.device) + batch
 
-    def __call__(self, probs: Any = None, labels: Any = None, **given: Unpack[Predicted]) -> float:
+    def __call__(self, probs: Any = None, labels: Any = None, **keywords: Unpack[InputKeywords]) -> float:
         """Add a batch and return the value on that batch alone, as torchmetrics does."""
-        batch = self.batch_sums(probs, labels, **given)
+        batch = self.batch_sums(probs, labels, **keywords)
         self.sums = self.sums.to(batch.device) + batch
         return self.value(batch)
 
@@ -105,8 +105,8 @@ class StreamingECE:
         return StreamingMetric(self)
 
     def __repr__(self) -> str:
-        seen = f"{self.sums[0].sum().item() / self._copies():g} seen, value {self.compute():.4g}"
-        return f"{type(self).__name__}(bins={self.bins}, norm={self.norm!r}, debias={self.debias}; {seen})"
+        state = f"{self.sums[0].sum().item() / self._copies():g} seen, value {self.compute():.4g}"
+        return f"{type(self).__name__}(bins={self.bins}, norm={self.norm!r}, debias={self.debias}; {state})"
 
     def _copies(self) -> int:
         return 1
@@ -134,9 +134,9 @@ class StreamingClasswiseECE(StreamingECE):
     def _copies(self) -> int:
         return self.n_classes
 
-    def batch_sums(self, probs: Any = None, labels: Any = None, **given: Unpack[Predicted]) -> Tensor:
+    def batch_sums(self, probs: Any = None, labels: Any = None, **keywords: Unpack[InputKeywords]) -> Tensor:
         """Sums of one batch, without keeping them."""
-        p = read(probs, labels, matrix_only=True, **given)
+        p = read(probs, labels, matrix_only=True, **keywords)
         assert p.probs is not None
         assert p.labels is not None
         if p.probs.shape[1] != self.n_classes:

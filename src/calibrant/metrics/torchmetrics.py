@@ -24,9 +24,9 @@ class StreamingMetric(Metric):
         self.accumulator = accumulator
         self.add_state("sums", torch.zeros_like(accumulator.sums), dist_reduce_fx="sum")
 
-    def update(self, probs: Any = None, labels: Any = None, **given: Any) -> None:
+    def update(self, probs: Any = None, labels: Any = None, **keywords: Any) -> None:
         """Add a batch; arguments as in `calibrant.metrics.ece`."""
-        self.sums = self.sums + self.accumulator.batch_sums(probs, labels, **given).to(self.sums.device)
+        self.sums = self.sums + self.accumulator.batch_sums(probs, labels, **keywords).to(self.sums.device)
 
     def compute(self) -> Tensor:
         """Value over everything seen so far, as a float64 scalar."""

@@ -34,8 +34,8 @@ def true_ece(
         raise ValueError("Give either probs and posterior, or confidence= and right=.")
     if probs is not None:
         confidence, right = _of_predicted(probs, posterior)
-    given = (("confidence", confidence), ("right", right))
-    confidence, right = (as_tensor(value, name).cpu().double().numpy() for name, value in given)
+    inputs = (("confidence", confidence), ("right", right))
+    confidence, right = (as_tensor(value, name).cpu().double().numpy() for name, value in inputs)
     if confidence.shape != right.shape:
         raise ValueError(f"confidence and right must have the same shape; got {confidence.shape} and {right.shape}.")
     # A prediction that is right with probability p counts as p right and 1 − p wrong predictions.
@@ -50,8 +50,8 @@ def true_ece(
 
 def _of_predicted(probs: Any, posterior: Any) -> tuple[np.ndarray, np.ndarray]:
     """The model's and the true probability of the class that the model predicts."""
-    found, truth = (np.asarray(check_probs(p).cpu(), dtype=np.float64) for p in (probs, posterior))
-    if found.shape != truth.shape:
-        raise ValueError(f"probs and posterior must have the same shape; got {found.shape} and {truth.shape}.")
-    rows, predicted = np.arange(len(found)), found.argmax(1)
-    return found[rows, predicted], truth[rows, predicted]
+    model, truth = (np.asarray(check_probs(p).cpu(), dtype=np.float64) for p in (probs, posterior))
+    if model.shape != truth.shape:
+        raise ValueError(f"probs and posterior must have the same shape; got {model.shape} and {truth.shape}.")
+    rows, predicted = np.arange(len(model)), model.argmax(1)
+    return model[rows, predicted], truth[rows, predicted]

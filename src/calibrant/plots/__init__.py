@@ -8,7 +8,6 @@ imported only for drawing.
 
 from calibrant.plots.bin_sweep import BinSweep, BinSweepDisplay, prepare_bin_sweep
 from calibrant.plots.confidence_map import ConfidenceMap, ConfidenceMapDisplay, prepare_confidence_map
-from calibrant.plots.gamma import GammaByEpoch, GammaDisplay, prepare_gamma
 from calibrant.plots.histogram import (
     ConfidenceHistogram,
     ConfidenceHistogramDisplay,
@@ -19,14 +18,6 @@ from calibrant.plots.reliability import Reliability, ReliabilityDisplay, prepare
 from calibrant.plots.risk_coverage import RiskCoverage, RiskCoverageDisplay, prepare_risk_coverage
 from calibrant.plots.smooth import SmoothReliability, SmoothReliabilityDisplay, prepare_smooth_reliability
 from calibrant.plots.style import save_figure
-from calibrant.plots.weights import (
-    WeightHistory,
-    WeightHistoryDisplay,
-    WeightMap,
-    WeightMapDisplay,
-    prepare_weight_history,
-    prepare_weight_map,
-)
 
 __all__ = [
     "BinSweep",
@@ -35,8 +26,6 @@ __all__ = [
     "ConfidenceHistogramDisplay",
     "ConfidenceMap",
     "ConfidenceMapDisplay",
-    "GammaByEpoch",
-    "GammaDisplay",
     "ModelsDisplay",
     "Reliability",
     "ReliabilityDisplay",
@@ -44,18 +33,11 @@ __all__ = [
     "RiskCoverageDisplay",
     "SmoothReliability",
     "SmoothReliabilityDisplay",
-    "WeightHistory",
-    "WeightHistoryDisplay",
-    "WeightMap",
-    "WeightMapDisplay",
     "prepare_bin_sweep",
     "prepare_confidence_histogram",
     "prepare_confidence_map",
-    "prepare_gamma",
     "prepare_reliability",
     "prepare_risk_coverage",
     "prepare_smooth_reliability",
-    "prepare_weight_history",
-    "prepare_weight_map",
     "save_figure",
 ]

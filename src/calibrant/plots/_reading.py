@@ -32,22 +32,12 @@ def predict_proba_of(estimator: Any) -> Callable[[Any], Any]:
 def finite_array(values: Any, name: str, shape: tuple[int | None, ...]) -> np.ndarray:
     """Return finite `values` as float64 of the given shape (None: any length); an error otherwise."""
     array = as_tensor(values, name).double().cpu().numpy()
-    wanted = "(" + ", ".join("any" if size is None else str(size) for size in shape) + ")"
+    expected = "(" + ", ".join("any" if size is None else str(size) for size in shape) + ")"
     fits = array.ndim == len(shape) and all(size in (None, have) for size, have in zip(shape, array.shape, strict=True))
     if not fits:
-        raise ValueError(f"{name} must have shape {wanted}; got {array.shape}.")
+        raise ValueError(f"{name} must have shape {expected}; got {array.shape}.")
     if array.size == 0:
-        raise ValueError(f"{name} must not be empty; got shape {array.shape} instead of {wanted}.")
+        raise ValueError(f"{name} must not be empty; got shape {array.shape} instead of {expected}.")
     if not np.isfinite(array).all():
         raise ValueError(f"{name} must be finite; got NaN or infinite values.")
     return array
-
-
-def flags(values: Any, name: str, n: int) -> np.ndarray:
-    """Return `values`, True/False or 1/0, as n booleans."""
-    array = as_tensor(values, name).cpu().numpy()
-    if array.shape != (n,):
-        raise ValueError(f"{name} must be 1-D with {n} entries, one per sample; got shape {array.shape}.")
-    if not np.isin(array, (0, 1)).all():
-        raise ValueError(f"{name} must hold only True/False or 0/1; got values from {array.min()} to {array.max()}.")
-    return array.astype(bool)

@@ -10,7 +10,7 @@ import numpy as np
 
 from calibrant.metrics import ece, mce, noise_floor
 from calibrant.metrics.bins import Scheme
-from calibrant.metrics.predictions import Predicted, read
+from calibrant.metrics.predictions import InputKeywords, read
 from calibrant.plots import style
 from calibrant.plots._reading import from_fitted
 
@@ -36,7 +36,7 @@ def prepare_bin_sweep(
     bins: Sequence[int] = BINS,
     scheme: Scheme = "width",
     n_resamples: int = 50,
-    **given: Unpack[Predicted],
+    **keywords: Unpack[InputKeywords],
 ) -> BinSweep:
     """Compute ECE and MCE for each number of bins; predictions are given as for `calibrant.metrics.ece`.
 
@@ -45,7 +45,7 @@ def prepare_bin_sweep(
     """
     if len(bins) == 0:
         raise ValueError("bins must hold at least one number, such as (10, 100, 1000); got none.")
-    p = read(probs, labels, **given)
+    p = read(probs, labels, **keywords)
     pairs: dict[str, Any] = {"confidence": p.confidence, "sample_weight": p.weight}
     columns = []
     for metric in (ece, mce):

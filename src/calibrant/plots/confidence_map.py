@@ -141,10 +141,10 @@ class ConfidenceMapDisplay:
         rows = np.unique(np.linspace(0, len(d.X) - 1, min(n_samples, len(d.X))).round().astype(int))
         labels = np.zeros(len(d.X), int) if d.labels is None else d.labels
         for position, label in enumerate(np.unique(labels)):
-            here = d.X[rows][labels[rows] == label]
+            points = d.X[rows][labels[rows] == label]
             ax.scatter(
-                here[:, 0],
-                here[:, 1],
+                points[:, 0],
+                points[:, 1],
                 s=13,
                 marker=style.MARKERS[position % len(style.MARKERS)],
                 facecolor="white",

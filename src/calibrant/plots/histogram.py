@@ -8,7 +8,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from calibrant.metrics import confidence_gap, reliability_bins
-from calibrant.metrics.predictions import Predicted, read
+from calibrant.metrics.predictions import InputKeywords, read
 from calibrant.plots import style
 from calibrant.plots._reading import from_fitted
 from calibrant.selective import Window
@@ -36,13 +36,13 @@ class ConfidenceHistogram:
 
 
 def prepare_confidence_histogram(
-    probs: Any = None, labels: Any = None, *, bins: int = 20, **given: Unpack[Predicted]
+    probs: Any = None, labels: Any = None, *, bins: int = 20, **keywords: Unpack[InputKeywords]
 ) -> ConfidenceHistogram:
     """Compute the numbers of a confidence histogram; predictions are given as for `calibrant.metrics.ece`."""
-    table = reliability_bins(probs, labels, bins, **given)
-    p = read(probs, labels, **given)
+    table = reliability_bins(probs, labels, bins, **keywords)
+    p = read(probs, labels, **keywords)
     right = p.mean(p.correct)
-    gap = float(confidence_gap(probs, labels, **given))
+    gap = float(confidence_gap(probs, labels, **keywords))
     chance = None if p.probs is None else 1 / p.probs.shape[1]
     edges = np.append(0.0, table.upper.cpu().numpy())
     return ConfidenceHistogram(edges, table.share.cpu().numpy(), right, right + gap, chance)

@@ -47,8 +47,8 @@ class ModelsDisplay:
         if not models:
             raise ValueError("models must be a mapping from names to predictions; got an empty one.")
         reliability, histogram = {}, {}
-        for name, given in models.items():
-            keywords = dict(given) if isinstance(given, Mapping) else _pair(name, given)
+        for name, predictions in models.items():
+            keywords = dict(predictions) if isinstance(predictions, Mapping) else _pair(name, predictions)
             table = prepare_reliability(**keywords, bins=bins, scheme=scheme)
             reliability[name] = ReliabilityDisplay(table)
             histogram[name] = ConfidenceHistogramDisplay(prepare_confidence_histogram(**keywords, bins=20), name=name)
@@ -82,10 +82,10 @@ class ModelsDisplay:
         return self
 
 
-def _pair(name: str, given: Any) -> dict[str, Any]:
-    if not (isinstance(given, tuple) and len(given) == 2):
+def _pair(name: str, predictions: Any) -> dict[str, Any]:
+    if not (isinstance(predictions, tuple) and len(predictions) == 2):
         raise ValueError(
             f"predictions of {name!r} must be a tuple (probs, labels) or a mapping of keywords such as "
-            f"{{'confidence': ..., 'correct': ...}}; got {type(given).__name__}."
+            f"{{'confidence': ..., 'correct': ...}}; got {type(predictions).__name__}."
         )
-    return {"probs": given[0], "labels": given[1]}
+    return {"probs": predictions[0], "labels": predictions[1]}

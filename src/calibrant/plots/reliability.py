@@ -11,7 +11,7 @@ from scipy.stats import binom
 
 from calibrant.metrics import NoiseFloor, ece, mce, noise_floor, reliability_bins
 from calibrant.metrics.bins import Scheme
-from calibrant.metrics.predictions import Predicted, read
+from calibrant.metrics.predictions import InputKeywords, read
 from calibrant.plots import style
 from calibrant.plots._reading import from_fitted
 
@@ -59,7 +59,7 @@ def prepare_reliability(
     scheme: Scheme = "width",
     level: float = 0.95,
     n_resamples: int = 200,
-    **given: Unpack[Predicted],
+    **keywords: Unpack[InputKeywords],
 ) -> Reliability:
     """Compute the numbers of a reliability diagram; predictions are given as for `calibrant.metrics.ece`.
 
@@ -69,16 +69,16 @@ def prepare_reliability(
     """
     if not 0 < level < 1:
         raise ValueError(f"level must be a fraction in (0, 1); got {level}.")
-    table = reliability_bins(probs, labels, bins, scheme, **given)
+    table = reliability_bins(probs, labels, bins, scheme, **keywords)
     lower, upper, share, count, confidence, accuracy = (
         getattr(table, name).cpu().numpy()
         for name in ("lower", "upper", "share", "effective_count", "confidence", "accuracy")
     )
     with np.errstate(invalid="ignore", divide="ignore"):
-        whole = np.rint(count)
+        trials = np.rint(count)
         tail = (1 - level) / 2
-        band_low, band_high = (binom.ppf(q, whole, np.clip(confidence, 0, 1)) / whole for q in (tail, 1 - tail))
-    p = read(probs, labels, **given)
+        band_low, band_high = (binom.ppf(q, trials, np.clip(confidence, 0, 1)) / trials for q in (tail, 1 - tail))
+    p = read(probs, labels, **keywords)
     if scheme == "mass":
         lower[0] = p.confidence.min().item()
     floor = None
@@ -99,8 +99,8 @@ def prepare_reliability(
         band_low,
         band_high,
         level,
-        float(ece(probs, labels, bins, scheme, **given)),
-        float(mce(probs, labels, bins, scheme, **given)),
+        float(ece(probs, labels, bins, scheme, **keywords)),
+        float(mce(probs, labels, bins, scheme, **keywords)),
         floor,
         len(p),
     )
@@ -154,9 +154,9 @@ class ReliabilityDisplay:
                 (confidence > accuracy, accuracy, {"color": style.OVERCONFIDENT}),
                 (confidence < accuracy, confidence, {"color": style.UNDERCONFIDENT, "hatch": few * "////"}),
             )
-            for where, bottom, look in gaps:
-                height = np.abs(confidence - accuracy)[where]
-                ax.bar(left[where], height, width[where], bottom=bottom[where], **look, **edge)
+            for bars, bottom, look in gaps:
+                height = np.abs(confidence - accuracy)[bars]
+                ax.bar(left[bars], height, width[bars], bottom=bottom[bars], **look, **edge)
             if band:
                 _draw_band(ax, d, few)
             style.unit_axis(ax)
@@ -178,19 +178,19 @@ def _draw_band(ax: Any, d: Reliability, few: bool) -> None:
             ax.plot(d.confidence, limit, color=style.INK, linewidth=0.9, zorder=3)
 
 
-def legend_handles(shown: Sequence[Reliability], *, band: bool) -> list[Any]:
+def legend_handles(diagrams: Sequence[Reliability], *, band: bool) -> list[Any]:
     """Legend entries for the content of these diagrams."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
     handles: list[Any] = [Patch(color=style.BAR, label="accuracy")]
-    if any((d.confidence > d.accuracy).any() for d in shown):
+    if any((d.confidence > d.accuracy).any() for d in diagrams):
         handles.append(Patch(color=style.OVERCONFIDENT, label="over-confident"))
-    if any((d.confidence < d.accuracy).any() for d in shown):
+    if any((d.confidence < d.accuracy).any() for d in diagrams):
         handles.append(Patch(facecolor=style.UNDERCONFIDENT, edgecolor="white", hatch="////", label="under-confident"))
     if band:
-        label = f"{shown[0].level:.0%} if calibrated"
-        if (shown[0].share > 0).sum() > _FEW_BINS:
+        label = f"{diagrams[0].level:.0%} if calibrated"
+        if (diagrams[0].share > 0).sum() > _FEW_BINS:
             handles.append(Line2D([], [], color=style.INK, linewidth=0.9, label=label))
         else:
             handles.append(Line2D([], [], color=style.INK, linewidth=0.9, marker="|", label=label))

@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from calibrant.metrics.predictions import Predicted, read
+from calibrant.metrics.predictions import InputKeywords, read
 from calibrant.plots import style
 from calibrant.plots._reading import from_fitted
 from calibrant.selective import (
@@ -49,17 +49,17 @@ class RiskCoverage:
 
 
 def prepare_risk_coverage(
-    probs: Any = None, labels: Any = None, *, level: float | None = None, **given: Unpack[Predicted]
+    probs: Any = None, labels: Any = None, *, level: float | None = None, **keywords: Unpack[InputKeywords]
 ) -> RiskCoverage:
     """Compute the numbers of a risk–coverage plot; predictions are given as for `calibrant.metrics.ece`.
 
     `level`, for instance 0.95, adds `uniform_risk_bound` for all thresholds.
     """
-    if given.get("sample_weight") is not None:
+    if keywords.get("sample_weight") is not None:
         raise ValueError(
             "sample_weight must be None for a risk–coverage curve, whose guarantees count samples; got weights."
         )
-    p = read(probs, labels, **given)
+    p = read(probs, labels, **keywords)
     curve = risk_coverage_curve(p.confidence, p.correct)
     right = curve.n - curve.n_errors[-1]
     best = np.maximum(0, curve.n_accepted - right) / curve.n_accepted

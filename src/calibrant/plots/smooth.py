@@ -8,7 +8,7 @@ from typing import Any, Unpack
 import numpy as np
 from scipy.stats import norm
 
-from calibrant.metrics.predictions import Predicted, read
+from calibrant.metrics.predictions import InputKeywords, read
 from calibrant.metrics.smooth import MIN_BANDWIDTH, smooth_ece, smoothed_moments
 from calibrant.plots import style
 from calibrant.plots._reading import from_fitted
@@ -55,7 +55,7 @@ def prepare_smooth_reliability(
     *,
     bandwidth: float | None = None,
     level: float = 0.95,
-    **given: Unpack[Predicted],
+    **keywords: Unpack[InputKeywords],
 ) -> SmoothReliability:
     """Compute the smooth reliability curve; predictions are given as for `calibrant.metrics.smooth_ece`.
 
@@ -64,9 +64,9 @@ def prepare_smooth_reliability(
     """
     if not 0 < level < 1:
         raise ValueError(f"level must be a fraction in (0, 1); got {level}.")
-    value = float(smooth_ece(probs, labels, bandwidth, **given))
+    value = float(smooth_ece(probs, labels, bandwidth, **keywords))
     sigma = max(value if bandwidth is None else bandwidth, MIN_BANDWIDTH)
-    p = read(probs, labels, **given)
+    p = read(probs, labels, **keywords)
     residual, density, variance, squares = smoothed_moments(p, sigma)
     at = np.round(np.linspace(0, len(density) - 1, _POINTS)).astype(int)
     t = at / (len(density) - 1)
@@ -115,9 +115,9 @@ class SmoothReliabilityDisplay:
         """Draw into `ax`, or into a new figure; call again with the same `ax` to add a model."""
         d = self.data
         inside = (d.confidence >= d.support[0]) & (d.confidence <= d.support[1])
-        shown = inside & (d.local_count >= _FEWEST)
-        curve = np.where(shown, d.accuracy, np.nan)
-        low, high = (np.where(shown, np.clip(d.confidence + s * d.spread, 0, 1), np.nan) for s in (-1, 1))
+        reliable = inside & (d.local_count >= _FEWEST)
+        curve = np.where(reliable, d.accuracy, np.nan)
+        low, high = (np.where(reliable, np.clip(d.confidence + s * d.spread, 0, 1), np.nan) for s in (-1, 1))
         with style.context() as plt:
             ax = style.axes(plt, ax, style.SQUARE)
             look = style.next_look(ax)

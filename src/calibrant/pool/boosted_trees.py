@@ -62,7 +62,7 @@ class StoredBoosted:
         if nodes["is_categorical"].any():
             raise ValueError("All splits of a forest must be numeric; got trees with categorical splits.")
         kinds = {"feature": np.int32, "left": np.int16, "right": np.int16}
-        arrays = {name: nodes[own].astype(kinds.get(name, nodes[own].dtype)) for name, own in _FIELDS.items()}
+        arrays = {name: nodes[field].astype(kinds.get(name, nodes[field].dtype)) for name, field in _FIELDS.items()}
         starts = np.concatenate([[0], np.cumsum([len(nodes) for nodes in trees], dtype=np.int64)])
         return cls(**arrays, starts=starts, column=np.tile(np.asarray(column), len(chosen)), baseline=baseline)
 
@@ -89,8 +89,8 @@ class StoredBoosted:
     def _evaluator(self) -> Evaluator:
         sizes = np.diff(self.starts)
         root = np.repeat(self.starts[:-1], sizes)
-        own, leaf = np.arange(len(root)), self.leaf.astype(bool)
-        left, right = (np.where(leaf, own, root + child) for child in (self.left, self.right))
+        node, leaf = np.arange(len(root)), self.leaf.astype(bool)
+        left, right = (np.where(leaf, node, root + child) for child in (self.left, self.right))
         feature = np.where(leaf, 0, self.feature)
         parts = feature, self.threshold, self.missing_left, left, right, self.value, self.starts[:-1], self.column
         return Evaluator(Nodes(*parts))
@@ -136,9 +136,9 @@ def check_nodes(
     if starts[0] != 0 or starts[-1] != count or (sizes < 1).any():
         raise ValueError("the trees of a forest do not match its nodes")
     room = np.repeat(sizes, sizes)
-    own = np.arange(count) - np.repeat(starts[:-1], sizes)
+    place_in_tree = np.arange(count) - np.repeat(starts[:-1], sizes)
     for child in (left, right):
-        if ((child <= own) | (child >= room))[inner].any():  # children come later, so no loops
+        if ((child <= place_in_tree) | (child >= room))[inner].any():  # children come later, so no loops
             raise ValueError("a tree of a forest refers to a child that does not exist")
     if ((feature < 0) | (feature >= features))[inner].any():
         raise ValueError(f"a tree of a forest splits a column that does not exist; there are {features}")

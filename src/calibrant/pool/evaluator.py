@@ -60,11 +60,11 @@ class Evaluator:
     @cached_property
     def levels(self) -> list[np.ndarray]:
         """The inner nodes by depth."""
-        found, at = [], self.nodes.roots
+        levels, at = [], self.nodes.roots
         while len(at := at[self.nodes.left[at] != at]):
-            found.append(at)
+            levels.append(at)
             at = np.concatenate([self.nodes.left[at], self.nodes.right[at]])
-        return found
+        return levels
 
     @cached_property
     def leaves(self) -> tuple[np.ndarray, np.ndarray]:
@@ -92,11 +92,11 @@ class Evaluator:
     @cached_property
     def chosen(self) -> list[tuple[int, np.ndarray]]:
         """The class and the trees of each block. The words of a block's trees lie side by side in tables."""
-        most, found = ROW_BYTES // np.dtype(word_for(self.most)).itemsize, []
+        most, blocks = ROW_BYTES // np.dtype(word_for(self.most)).itemsize, []
         for column in np.unique(self.nodes.column):
             same = np.flatnonzero(self.nodes.column == column)
-            found += [(int(column), own) for own in np.array_split(same, -(-len(same) // most))]
-        return found
+            blocks += [(int(column), block_trees) for block_trees in np.array_split(same, -(-len(same) // most))]
+        return blocks
 
     @cached_property
     def by_tree(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -109,16 +109,16 @@ class Evaluator:
         return tree, order, np.searchsorted(tree[order], np.arange(len(self.nodes.roots) + 1))
 
     @cached_property
-    def _made(self) -> dict[int, Block]:
+    def _built_blocks(self) -> dict[int, Block]:
         return {}
 
     def block(self, k: int) -> Block:
         """The k-th block, which is made when it is first needed."""
-        if k not in self._made:
+        if k not in self._built_blocks:
             (column, chosen), (tree, order, ends) = self.chosen[k], self.by_tree
             at = np.concatenate([order[ends[t] : ends[t + 1]] for t in chosen])
-            self._made[k] = self._block(column, at, np.searchsorted(chosen, tree[at]), len(chosen))
-        return self._made[k]
+            self._built_blocks[k] = self._block(column, at, np.searchsorted(chosen, tree[at]), len(chosen))
+        return self._built_blocks[k]
 
     def _block(self, column: int, at: np.ndarray, tree: np.ndarray, trees: int) -> Block:
         nodes, (count, first) = self.nodes, self.leaves
@@ -132,8 +132,8 @@ class Evaluator:
         starts = np.append(starts, len(at))
         ranks, places = [], np.empty(len(at), dtype=np.int64)
         for k, (a, b) in enumerate(pairwise(starts)):
-            own = np.searchsorted(self.thresholds[int(features[k])], nodes.threshold[at[a:b]])
-            distinct, places[a:b] = np.unique(own, return_inverse=True)
+            rank = np.searchsorted(self.thresholds[int(features[k])], nodes.threshold[at[a:b]])
+            distinct, places[a:b] = np.unique(rank, return_inverse=True)
             ranks.append(distinct)
         one = np.uint64(1)
         below = (one << (count[nodes.left[at]] % 64).astype(np.uint64)) - one
@@ -169,8 +169,8 @@ class Evaluator:
             block = self.block(job[0])
             return leaf_sums(block_tables(block, rows), paired_values(block.values), job[1])
 
-        for (k, part), found in zip(jobs, pool.map(sums, jobs), strict=True):
-            result[part, self.chosen[k][0]] += found
+        for (k, part), block_sums in zip(jobs, pool.map(sums, jobs), strict=True):
+            result[part, self.chosen[k][0]] += block_sums
 
     def _walk(self, inputs: np.ndarray, result: np.ndarray) -> None:
         """Add the leaf values of few rows, which go down all trees at the same time."""

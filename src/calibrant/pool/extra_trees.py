@@ -107,7 +107,7 @@ class StoredExtra:
         probs = np.zeros((len(self.left), self.probs.shape[1]), dtype=np.float32)
         probs[self.left < 0] = self.probs
         features = int(self.feature.max(initial=0)) + 1
-        found = []
+        trees = []
         for a, b in zip(self.starts[:-1], self.starts[1:], strict=True):
             nodes = np.zeros(b - a, dtype=NODE_DTYPE)
             nodes["left_child"], nodes["right_child"] = self.left[a:b], self.right[a:b]
@@ -116,8 +116,8 @@ class StoredExtra:
             tree = Tree(features, np.ones(1, dtype=np.intp), 1)
             values = np.zeros((b - a, 1, 1))
             tree.__setstate__({"max_depth": 0, "node_count": b - a, "nodes": nodes, "values": values})
-            found.append((tree, probs[a:b]))
-        return found
+            trees.append((tree, probs[a:b]))
+        return trees
 
     def mean_probs(self, inputs: np.ndarray) -> np.ndarray:
         """The mean of the trees' class probabilities, (n, C)."""
@@ -138,10 +138,10 @@ class StoredExtra:
 
 def rounded_down(threshold: np.ndarray) -> np.ndarray:
     """Thresholds as float32. Rounded down, they split float32 numbers exactly as in float64."""
-    found = threshold.astype(np.float32)
-    above = found.astype(np.float64) > threshold
-    found[above] = np.nextafter(found[above], np.float32(-np.inf))
-    return found
+    rounded = threshold.astype(np.float32)
+    above = rounded.astype(np.float64) > threshold
+    rounded[above] = np.nextafter(rounded[above], np.float32(-np.inf))
+    return rounded
 
 
 MOST = 100
@@ -213,19 +213,19 @@ def starts_of(model: ExtraTreesClassifier) -> np.ndarray:
 def shrunk_shares(model: ExtraTreesClassifier, shrinkage: float) -> np.ndarray:
     """The class shares of all nodes, shrunk towards those of the nodes above, (nodes, classes)."""
     trees, starts = [each.tree_ for each in model.estimators_], starts_of(model)
-    own = np.concatenate([tree.value[:, 0, :] for tree in trees])
+    node_shares = np.concatenate([tree.value[:, 0, :] for tree in trees])
     size = np.concatenate([tree.weighted_n_node_samples for tree in trees])
     children = [
         np.concatenate([np.where(c < 0, -1, c + first) for c, first in zip(sides, starts[:-1], strict=True)])
         for sides in ([t.children_left for t in trees], [t.children_right for t in trees])
     ]
-    found, at = own.copy(), starts[:-1]
+    shrunk, at = node_shares.copy(), starts[:-1]
     while len(at := at[children[0][at] >= 0]):
         factor = 1 / (1 + shrinkage / size[at])[:, None]
         for child in children:
-            found[child[at]] = found[at] + factor * (own[child[at]] - own[at])
+            shrunk[child[at]] = shrunk[at] + factor * (node_shares[child[at]] - node_shares[at])
         at = np.concatenate([child[at] for child in children])
-    return found
+    return shrunk
 
 
 def smoothed(shares: np.ndarray, train: Rows) -> np.ndarray:
@@ -234,6 +234,6 @@ def smoothed(shares: np.ndarray, train: Rows) -> np.ndarray:
     Every probability is at least ``1/(C·(n + 1))``, also those of classes that are absent from the training rows.
     """
     n, classes = len(train.labels), train.n_classes
-    found = np.full((len(shares), classes), 1 / (classes * (n + 1)))
-    found[:, np.unique(train.labels)] += shares * n / (n + 1)
-    return found
+    probs = np.full((len(shares), classes), 1 / (classes * (n + 1)))
+    probs[:, np.unique(train.labels)] += shares * n / (n + 1)
+    return probs

@@ -81,39 +81,39 @@ class Intervals:
         """
 
         def column(k: int) -> tuple[np.ndarray, bool]:
-            own, values = thresholds[k], inputs[:, k].astype(np.float64)
+            cuts, values = thresholds[k], inputs[:, k].astype(np.float64)
             absent = np.isnan(values)
-            kind = np.uint16 if len(own) < 2**16 - 1 else np.int64
-            found = np.searchsorted(own, values, side="left").astype(kind)
-            found[absent] = len(own) + 1
-            return found, bool(absent.any())
+            kind = np.uint16 if len(cuts) < 2**16 - 1 else np.int64
+            intervals = np.searchsorted(cuts, values, side="left").astype(kind)
+            intervals[absent] = len(cuts) + 1
+            return intervals, bool(absent.any())
 
         both = dict(zip(thresholds, each(column, thresholds), strict=True))
         codes, missing = ({k: pair[part] for k, pair in both.items()} for part in (0, 1))
-        sizes = {k: len(own) + 1 + missing[k] for k, own in thresholds.items()}
+        sizes = {k: len(column_cuts) + 1 + missing[k] for k, column_cuts in thresholds.items()}
         groups = tuple(group for group in joined_columns(sizes) if len(group) > 1)
 
         def combined(group: tuple[int, ...]) -> np.ndarray:
-            found = np.zeros(len(inputs), dtype=np.intp)
+            cells = np.zeros(len(inputs), dtype=np.intp)
             for k in group:
-                found *= sizes[k]
-                found += codes[k]
-            return found
+                cells *= sizes[k]
+                cells += codes[k]
+            return cells
 
         return cls(sizes, missing, codes, groups, tuple(each(combined, groups)))
 
 
 def joined_columns(sizes: Mapping[int, int]) -> list[tuple[int, ...]]:
     """Groups of columns, smallest first, with at most ``CELLS`` combinations of intervals if there are several."""
-    found: list[tuple[int, ...]] = []
+    groups: list[tuple[int, ...]] = []
     cells = 0
     for k in sorted(sizes, key=lambda k: sizes[k]):
-        if found and cells * sizes[k] <= CELLS:
-            found[-1], cells = (*found[-1], k), cells * sizes[k]
+        if groups and cells * sizes[k] <= CELLS:
+            groups[-1], cells = (*groups[-1], k), cells * sizes[k]
         else:
-            found.append((k,))
+            groups.append((k,))
             cells = sizes[k]
-    return found
+    return groups
 
 
 class LeafTable(NamedTuple):
@@ -131,36 +131,36 @@ class LeafTable(NamedTuple):
         if self.places is not None:
             return self.places[part]
         (codes, offsets), *others = self.columns
-        found = np.take(offsets, codes[part])
+        table_rows = np.take(offsets, codes[part])
         for codes, offsets in others:
-            found += np.take(offsets, codes[part])
-        return found
+            table_rows += np.take(offsets, codes[part])
+        return table_rows
 
 
 def block_tables(block: Block, rows: Intervals) -> list[LeafTable]:
     """The tables of a block for some rows. Each column that the block splits is in one of them."""
-    own = {int(feature): _column_words(block, k, rows) for k, feature in enumerate(block.features)}
-    found = []
+    column_words = {int(feature): _column_words(block, k, rows) for k, feature in enumerate(block.features)}
+    tables = []
     for group, codes in zip(rows.groups, rows.joint, strict=True):
-        if any(k in own for k in group):
+        if any(k in column_words for k in group):
             words = np.full((1, _width(block)), ~block.words.dtype.type(0))
             for k in group:
-                if k in own:
-                    each, interval = own.pop(k)
+                if k in column_words:
+                    each, interval = column_words.pop(k)
                     words = (words[:, None] & each[interval]).reshape(-1, words.shape[1])
                 else:
                     words = words.repeat(rows.sizes[k], axis=0)
-            found.append(LeafTable(words, codes, []))
-    for group in joined_columns({k: len(words) for k, (words, _) in own.items()}):
-        words, cells = own[group[-1]][0], len(own[group[-1]][0])
-        columns = [(rows.codes[group[-1]], own[group[-1]][1])]
+            tables.append(LeafTable(words, codes, []))
+    for group in joined_columns({k: len(words) for k, (words, _) in column_words.items()}):
+        words, cells = column_words[group[-1]][0], len(column_words[group[-1]][0])
+        columns = [(rows.codes[group[-1]], column_words[group[-1]][1])]
         for k in reversed(group[:-1]):
-            each, interval = own[k]
+            each, interval = column_words[k]
             words = (each[:, None] & words).reshape(-1, words.shape[1])
             columns.append((rows.codes[k], interval * cells))
             cells *= len(each)
-        found.append(LeafTable(words, None, columns))
-    return found
+        tables.append(LeafTable(words, None, columns))
+    return tables
 
 
 def _width(block: Block) -> int:
@@ -173,13 +173,13 @@ def _column_words(block: Block, k: int, rows: Intervals) -> tuple[np.ndarray, np
     ranks, part, feature = block.ranks[k], slice(block.starts[k], block.starts[k + 1]), int(block.features[k])
     count, missing = len(ranks) + 1, rows.missing[feature]
     words = np.full((count + missing, _width(block)), ~block.words.dtype.type(0))
-    own, tree = block.words[part], block.trees[part]
-    np.bitwise_and.at(words, (block.places[part] + 1, tree), own)
+    split_words, tree = block.words[part], block.trees[part]
+    np.bitwise_and.at(words, (block.places[part] + 1, tree), split_words)
     np.bitwise_and.accumulate(words[:count], axis=0, out=words[:count])
     interval = np.searchsorted(ranks, np.arange(rows.sizes[feature]))
     if missing:
         right = block.missing_right[part]
-        np.bitwise_and.at(words[-1], tree[right], own[right])
+        np.bitwise_and.at(words[-1], tree[right], split_words[right])
         interval[-1] = count
     return words, interval
 
@@ -200,11 +200,11 @@ def pair_places(powers: np.ndarray, bits: int) -> np.ndarray:
     the word, ``bits`` apart, where only their last bits remain. Higher bits of the first exponent are added to the
     second one. So the order of the numbers is irregular, but no two pairs share a number.
     """
-    found = powers.view(np.uint64)
+    places = powers.view(np.uint64)
     factor = 2 ** (64 - bits - _EXPONENT - 32) + 2 ** (64 - 2 * bits - _EXPONENT)
-    np.multiply(found, np.uint64(factor), out=found)
-    np.right_shift(found, np.uint64(64 - 2 * bits), out=found)
-    return found.view(np.int64)
+    np.multiply(places, np.uint64(factor), out=places)
+    np.right_shift(places, np.uint64(64 - 2 * bits), out=places)
+    return places.view(np.int64)
 
 
 def paired_values(values: np.ndarray) -> PairedValues:
@@ -216,9 +216,9 @@ def paired_values(values: np.ndarray) -> PairedValues:
     sums = padded[::2, :, None] + padded[1::2, None, :]
     powers = np.exp2(np.arange(2**bits, dtype=np.float32))
     pairs = np.stack(np.meshgrid(powers, powers, indexing="ij"), axis=-1)
-    found = np.empty((len(sums), 4**bits))
-    found[:, pair_places(pairs, bits).ravel()] = sums.reshape(len(sums), -1)
-    return PairedValues(found.ravel(), bits)
+    pair_sums = np.empty((len(sums), 4**bits))
+    pair_sums[:, pair_places(pairs, bits).ravel()] = sums.reshape(len(sums), -1)
+    return PairedValues(pair_sums.ravel(), bits)
 
 
 def leaf_sums(tables: Sequence[LeafTable], values: PairedValues, part: slice) -> np.ndarray:
@@ -231,7 +231,7 @@ def leaf_sums(tables: Sequence[LeafTable], values: PairedValues, part: slice) ->
         return result
     size = min(STEP, len(result))
     words = np.empty((2, size, 2 * pairs), dtype=tables[0].words.dtype)
-    powers, found = np.empty((size, 2 * pairs), dtype=np.float32), np.empty((size, pairs))
+    powers, pair_sums = np.empty((size, 2 * pairs), dtype=np.float32), np.empty((size, pairs))
     first = np.tile(np.arange(pairs) << 2 * values.bits, (size, 1))
     for start in range(0, len(result), STEP):
         rows = slice(start, min(start + STEP, len(result)))
@@ -239,16 +239,16 @@ def leaf_sums(tables: Sequence[LeafTable], values: PairedValues, part: slice) ->
         if start % (STEPS_AT_ONCE * STEP) == 0:
             several = slice(part.start + start, min(part.start + start + STEPS_AT_ONCE * STEP, part.stop))
             index = [table.rows(several) for table in tables]
-        own = slice(start % (STEPS_AT_ONCE * STEP), None)
+        chunk = slice(start % (STEPS_AT_ONCE * STEP), None)
         left, other = words[:, now]
-        np.take(tables[0].words, index[0][own][now], axis=0, out=left, mode="clip")
+        np.take(tables[0].words, index[0][chunk][now], axis=0, out=left, mode="clip")
         for k in range(1, len(tables)):
-            np.take(tables[k].words, index[k][own][now], axis=0, out=other, mode="clip")
+            np.take(tables[k].words, index[k][chunk][now], axis=0, out=other, mode="clip")
             np.bitwise_and(left, other, out=left)
         np.bitwise_and(left, np.negative(left, out=other), out=left)  # the lowest bit
         powers[now] = left
         places = pair_places(powers[now], values.bits)
         np.add(places, first[now], out=places)
-        np.take(values.sums, places, out=found[now], mode="clip")
-        np.einsum("ij->i", found[now], out=result[rows])
+        np.take(values.sums, places, out=pair_sums[now], mode="clip")
+        np.einsum("ij->i", pair_sums[now], out=result[rows])
     return result

@@ -74,12 +74,12 @@ def lapsing_loss(
     """
     rows, classes = np.arange(len(labels)), scores.shape[1]
     probs = probabilities(scores)
-    own = probs[rows, labels]
-    mixed = (1 - lapse) * own + lapse / classes
+    label_probs = probs[rows, labels]
+    mixed = (1 - lapse) * label_probs + lapse / classes
     slope = probs  # d(−log softmax)/d scores, row by row
     slope[rows, labels] -= 1
-    slope *= (share * (1 - lapse) * own / mixed)[:, None]
-    to_lapse = -lapse * (1 - lapse) * (share @ ((1 / classes - own) / mixed))
+    slope *= (share * (1 - lapse) * label_probs / mixed)[:, None]
+    to_lapse = -lapse * (1 - lapse) * (share @ ((1 / classes - label_probs) / mixed))
     return -float(share @ np.log(mixed)), slope, to_lapse
 
 
@@ -178,10 +178,10 @@ def fit_pool(
         minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
         for start in (objective.centre, objective.lapsing)
     ]
-    found = min(both, key=lambda one: float(one.fun)).x
-    lapse, trust = float(expit(found[members])), objective.trust(found) if doubt else 1.0
-    own, bias = trust * found[:members], trust * found[members + 1 :]
-    return Pool(own, bias + (1 - own.sum()) * prior, lapse)
+    optimum = min(both, key=lambda one: float(one.fun)).x
+    lapse, trust = float(expit(optimum[members])), objective.trust(optimum) if doubt else 1.0
+    pool_weights, bias = trust * optimum[:members], trust * optimum[members + 1 :]
+    return Pool(pool_weights, bias + (1 - pool_weights.sum()) * prior, lapse)
 
 
 class Objective:
@@ -243,8 +243,8 @@ class Objective:
         occam = 0.5 * float(np.linalg.slogdet(np.eye(members) + flat @ flat.T)[1])
         chosen = 0.5 * np.log(max(float(self.share.sum()), 1.0))
         gain = pool - frequencies - against[0] - occam - chosen
-        found = float(expit(gain + np.log(_ODDS)))
-        return found if found >= _LEAST_TRUST else 0.0
+        trusted = float(expit(gain + np.log(_ODDS)))
+        return trusted if trusted >= _LEAST_TRUST else 0.0
 
     def __call__(self, values: np.ndarray) -> tuple[float, np.ndarray]:
         members = len(self.evidence)

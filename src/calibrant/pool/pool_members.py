@@ -139,18 +139,18 @@ def best_place(paths: Sequence[Path]) -> int:
 def held_out_loss(scores: np.ndarray, held: Rows) -> float:
     """The mean log-loss of logits; infinite if it is NaN."""
     losses = -log_softmax(scores, axis=1)[np.arange(len(held.labels)), held.labels]
-    found = float(np.average(losses, weights=held.sample_weight)) if len(losses) else 0.0
-    return found if np.isfinite(found) else float("inf")
+    loss = float(np.average(losses, weights=held.sample_weight)) if len(losses) else 0.0
+    return loss if np.isfinite(loss) else float("inf")
 
 
 def logit_scale(held: Rows) -> float:
     """Return the factor with the lowest loss that turns decision values into logits, within a factor of 100."""
     scores = held.inputs
     unit = max(float(np.abs(scores - scores.mean(axis=1, keepdims=True)).mean()), 1e-12)
-    found = minimize_scalar(
+    best = minimize_scalar(
         lambda v: held_out_loss(np.exp(v) / unit * scores, held), bounds=(np.log(0.1), np.log(10.0)), method="bounded"
     )
-    return float(np.exp(found.x) / unit)
+    return float(np.exp(best.x) / unit)
 
 
 def unseen(train: Rows) -> float:

@@ -124,13 +124,13 @@ class Calibrator(ClassifierMixin, BaseEstimator):
 
     def _in_order(self, logits: Any) -> Any:
         """The columns of a data frame in the order of ``fit``."""
-        expected, given = getattr(self, "feature_names_in_", None), column_names(logits)
-        if expected is None or given is None or np.array(given).dtype.kind != np.asarray(expected).dtype.kind:
+        expected, names = getattr(self, "feature_names_in_", None), column_names(logits)
+        if expected is None or names is None or np.array(names).dtype.kind != np.asarray(expected).dtype.kind:
             return logits
-        if sorted(given) != sorted(expected):
-            raise ValueError(f"logits must have the columns {listed(expected)}, as in fit; got {listed(given)}.")
+        if sorted(names) != sorted(expected):
+            raise ValueError(f"logits must have the columns {listed(expected)}, as in fit; got {listed(names)}.")
         values = logits.values if isinstance(logits, Logits) else logits
-        return np.asarray(values)[:, [given.index(name) for name in expected]]
+        return np.asarray(values)[:, [names.index(name) for name in expected]]
 
     def _answer(self, scores: Floats, top: np.ndarray) -> tuple[np.ndarray, Floats]:
         """The input of `_decide`, and the calibrated probabilities."""
@@ -144,8 +144,8 @@ class Calibrator(ClassifierMixin, BaseEstimator):
 
     def _raw(self, logits: Any) -> tuple[Floats, np.ndarray]:
         """The input as log scores in float64, -inf for an exact zero, and the class that it ranks first."""
-        given = two_columns(logits, logits=not self.from_probs)
-        checked = check_probs(given) if self.from_probs else check_logits(given)
+        scores = two_columns(logits, logits=not self.from_probs)
+        checked = check_probs(scores) if self.from_probs else check_logits(scores)
         values = checked.double().cpu().numpy()
         top = values.argmax(axis=1)
         if self.from_probs:
@@ -155,8 +155,8 @@ class Calibrator(ClassifierMixin, BaseEstimator):
 
     @staticmethod
     def _like(result: torch.Tensor, logits: Any) -> Any:
-        given = logits.values if isinstance(logits, Logits) else logits
-        return like(result.to(given.device) if isinstance(given, torch.Tensor) else result, given)
+        values = logits.values if isinstance(logits, Logits) else logits
+        return like(result.to(values.device) if isinstance(values, torch.Tensor) else result, values)
 
     def _fit(self, scores: Floats, labels: np.ndarray, weights: Floats) -> None:
         raise NotImplementedError
@@ -168,9 +168,9 @@ class Calibrator(ClassifierMixin, BaseEstimator):
 def _mask_gap(raw: Floats) -> float:
     """Distance to the top of a row, in nats, beyond which a logit is a mask."""
     gaps = raw.max(axis=1, keepdims=True) - raw
-    far = np.sort(gaps[np.isfinite(gaps) & (gaps > _UNDERFLOW_GAP)])
-    before = np.concatenate([[gaps[gaps <= _UNDERFLOW_GAP].max()], far])
-    jumps = np.flatnonzero((before[:-1] > 0) & (before[:-1] <= far / _MASK_RATIO))
+    large_gaps = np.sort(gaps[np.isfinite(gaps) & (gaps > _UNDERFLOW_GAP)])
+    before = np.concatenate([[gaps[gaps <= _UNDERFLOW_GAP].max()], large_gaps])
+    jumps = np.flatnonzero((before[:-1] > 0) & (before[:-1] <= large_gaps / _MASK_RATIO))
     largest = before[jumps[0] if len(jumps) else -1]
     if largest > _LARGEST_GAP:
         raise ValueError(
@@ -189,8 +189,8 @@ def _unmask(raw: Floats, mask_gap: float) -> Floats:
 def _zero_gap(raw: Floats) -> float:
     """Distance, in nats, at which an exact zero is placed below the top of its row."""
     gaps = raw.max(axis=1, keepdims=True) - raw
-    seen = gaps[np.isfinite(gaps)].max()
-    return float(max(seen, np.log(len(raw) + 1)) + np.log(2))
+    largest = gaps[np.isfinite(gaps)].max()
+    return float(max(largest, np.log(len(raw) + 1)) + np.log(2))
 
 
 def _finite_log_probs(raw: Floats, top: np.ndarray, zero_gap: float) -> Floats:
@@ -202,8 +202,8 @@ def _finite_log_probs(raw: Floats, top: np.ndarray, zero_gap: float) -> Floats:
         raw = np.where(zero, np.minimum(highest - zero_gap, lowest), raw)
     scores = log_softmax(raw, axis=1)
     # Rounding can make different inputs equal: the class that the input ranks first stays first.
-    lost = np.flatnonzero(scores.argmax(axis=1) != top)
-    scores[lost, top[lost]] = np.nextafter(scores[lost].max(axis=1), 0.0)
+    reordered = np.flatnonzero(scores.argmax(axis=1) != top)
+    scores[reordered, top[reordered]] = np.nextafter(scores[reordered].max(axis=1), 0.0)
     return scores
 
 

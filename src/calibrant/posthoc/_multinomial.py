@@ -62,13 +62,13 @@ class _Objective:
     def probs(self, full: Floats) -> tuple[Floats, Floats]:
         """Probabilities, and the log-loss of each row; in place if possible, since most time is spent here."""
         probs = self.design @ full.T
-        own = probs[self.at_label]
+        label_logits = probs[self.at_label]
         highest = probs.max(axis=1)
         probs -= highest[:, None]
         np.exp(probs, out=probs)
         total = probs.sum(axis=1)
         probs /= total[:, None]
-        return probs, np.log(total) + highest - own
+        return probs, np.log(total) + highest - label_logits
 
     def value_and_gradient(self, full: Floats) -> tuple[float, Floats]:
         error, losses = self.probs(full)
@@ -89,10 +89,10 @@ class _Objective:
         probs = self.probs(full)[0]
         spread = self.share[:, None] * probs * (1.0 - probs)
         blocks = np.empty((len(columns), columns.shape[1], columns.shape[1]))
-        for k, own in enumerate(columns):
+        for k, class_columns in enumerate(columns):
             # Rows with a probability close to 0 or 1 for this class add almost nothing.
             rows = np.flatnonzero(spread[:, k] > 1e-3 * spread[:, k].max())
-            part = self.design[np.ix_(rows, own)]
+            part = self.design[np.ix_(rows, class_columns)]
             blocks[k] = (spread[rows, k, None] * part).T @ part
         return blocks
 
@@ -134,8 +134,9 @@ def solve(
     blocks = class_curvature(problem) if curvature is None else curvature
     blocks = blocks / (units[:, :, None] * units[:, None, :])
     moves = problem.free[rows, columns]
-    own = np.where(moves, 2 * objective.penalty[rows, columns], 1.0)
-    blocks = np.where(moves[:, :, None] & moves[:, None, :], blocks, 0.0) + np.eye(columns.shape[1]) * own[:, :, None]
+    diagonal = np.where(moves, 2 * objective.penalty[rows, columns], 1.0)
+    blocks = np.where(moves[:, :, None] & moves[:, None, :], blocks, 0.0)
+    blocks += np.eye(columns.shape[1]) * diagonal[:, :, None]
     bounded = problem.lower is not None
     basis, steepest = _basis(blocks, diagonal=bounded)
     middle = objective.centre[rows, columns]

@@ -10,8 +10,8 @@ from calibrant.posthoc._base import Floats
 
 def log_complement(log_p: Floats) -> Floats:
     """log(1 - p) for rows of log-probabilities; accurate even if p rounds to 1."""
-    found: Floats = logsumexp_of_others(torch.from_numpy(log_p)).numpy()
-    return found
+    result: Floats = logsumexp_of_others(torch.from_numpy(log_p)).numpy()
+    return result
 
 
 def log_odds(log_p: Floats) -> Floats:

@@ -78,12 +78,12 @@ def fit_platt(column: Floats, target: Floats, weights: Floats) -> Floats:
         return float(value), design.T @ (share * (expit(eta) - soft))
 
     options = {"maxiter": 1000, "ftol": 0.0, "gtol": 1e-9}
-    found = minimize(loss, np.zeros(2), jac=True, method="L-BFGS-B", options=options)
-    gradient = np.abs(loss(found.x)[1]).max()
+    optimum = minimize(loss, np.zeros(2), jac=True, method="L-BFGS-B", options=options)
+    gradient = np.abs(loss(optimum.x)[1]).max()
     if gradient > 1e-6:
         warn(
             f"Platt scaling did not converge: the largest entry of the gradient is {gradient:.1e} instead of at "
             "most 1e-06. Use more calibration samples.",
             ConvergenceWarning,
         )
-    return found.x / np.array([scale, 1.0])
+    return optimum.x / np.array([scale, 1.0])

@@ -17,7 +17,7 @@ from calibrant.posthoc.registry import CALIBRATORS, make_calibrator
 # Second stages: they keep the class and change the confidence.
 _CONFIDENCE = ("temperature", "ensemble-temperature", "order-preserving-isotonic", "isotonic-confidence")
 # Calibrators that are fitted only if the others leave a pattern in the errors, because fitting takes long.
-_DEAR = ("neural",)
+_EXPENSIVE = ("neural",)
 # Number of the best single calibrators that get a second stage.
 _FIRST_STAGES = 3
 # The smallest normal number; zeros are replaced by it before logarithms are taken.
@@ -140,8 +140,8 @@ class Auto(Calibrator):
     def _compare(self, names: Sequence[str], scores: Floats, labels: np.ndarray, weights: Floats) -> list[Row]:
         fold = _stratified_folds(labels, self.folds, self.random_state)
         rows = [Row(RAW, (), -scores[np.arange(len(labels)), labels], 0.0, "", scores)]
-        for name in sorted(names, key=_DEAR.__contains__):
-            if name in _DEAR:
+        for name in sorted(names, key=_EXPENSIVE.__contains__):
+            if name in _EXPENSIVE:
                 best = min(rows, key=lambda row: row.mean(weights)).scores
                 if best is not None and not pattern_left(best, labels, weights, self.random_state):
                     rows.append(Row(name, (name,), None, 0.0, "not tried: the errors of the best have no pattern"))
@@ -150,8 +150,8 @@ class Auto(Calibrator):
         if self.stages == 1:
             return rows
         single = sorted((row for row in rows[1:] if row.usable), key=lambda row: row.mean(weights))
-        wanted = [row for i, row in enumerate(single) if i < _FIRST_STAGES or row.name == "temperature"]
-        for first in wanted:
+        first_stages = [row for i, row in enumerate(single) if i < _FIRST_STAGES or row.name == "temperature"]
+        for first in first_stages:
             for second in _CONFIDENCE:
                 if second in names and second != first.name and first.scores is not None:
                     stages = (first.name, second)

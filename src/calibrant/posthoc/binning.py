@@ -56,7 +56,7 @@ class HistogramBinning(OneVsRest):
         if self.scheme == "width":
             edges = np.linspace(0.0, 1.0, _check_bins(15 if self.bins is None else self.bins) + 1)[1:-1]
         else:
-            default = _default_bins(10 * self.n_features_in_, weights, each=50)
+            default = _default_bins(10 * self.n_features_in_, weights, samples_per_bin=50)
             edges = equal_mass_edges(q, weights, default if self.bins is None else _check_bins(self.bins))
         count, hits = _bin_sums(edges, q, weights, target)
         rate = (weights @ target + 1.0) / (weights.sum() + self.n_features_in_)
@@ -107,10 +107,10 @@ class BBQ(OneVsRest):
             evidence.append((betaln(hits + alpha, count - hits + beta) - betaln(alpha, beta)).sum())
             candidates.append((edges, (hits + alpha) / (count + strength)))
         shares = softmax(np.array(evidence))
-        kept = [(share, candidate) for share, candidate in zip(shares, candidates, strict=True) if share > 1e-12]
-        all_edges = np.unique(np.concatenate([edges for _, (edges, _) in kept]))
+        weighted = [(share, candidate) for share, candidate in zip(shares, candidates, strict=True) if share > 1e-12]
+        all_edges = np.unique(np.concatenate([edges for _, (edges, _) in weighted]))
         probes = np.append(all_edges, 1.0)  # the right end of a cell belongs to it
-        values = sum(share * v[_bin(edges, probes)] for share, (edges, v) in kept) / sum(s for s, _ in kept)
+        values = sum(share * v[_bin(edges, probes)] for share, (edges, v) in weighted) / sum(s for s, _ in weighted)
         return {"edges": all_edges, "values": np.asarray(values)}
 
     def _apply_map(self, fitted: Map, odds: Floats) -> Floats:
@@ -170,7 +170,7 @@ class ScalingBinning(OneVsRest):
             scaling, edging, averaging = np.array_split(order, 3)
         else:
             scaling = edging = averaging = np.arange(n)
-        default = _default_bins(max(100, 10 * self.n_features_in_), weights[edging], each=10)
+        default = _default_bins(max(100, 10 * self.n_features_in_), weights[edging], samples_per_bin=10)
         bins = default if self.bins is None else _check_bins(self.bins)
         a, b = fit_platt(column[scaling], target[scaling], weights[scaling])
         # Bins are divided along the scores; for a > 0 this is the order of the scaled probabilities.
@@ -193,9 +193,9 @@ def equal_mass_edges(x: Floats, weights: Floats, bins: int) -> Floats:
     """
     values, group = np.unique(x, return_inverse=True)
     reached = np.cumsum(np.bincount(group, weights))
-    wanted = reached[-1] * np.arange(1, bins) / bins
+    mass_limits = reached[-1] * np.arange(1, bins) / bins
     # Rounding in the sums must not decide which sample is the last of its bin.
-    last = np.unique(np.searchsorted(reached, wanted * (1 - 1e-12)))
+    last = np.unique(np.searchsorted(reached, mass_limits * (1 - 1e-12)))
     last = last[last < len(values) - 1]
     return (values[last] + values[last + 1]) / 2
 
@@ -206,8 +206,8 @@ def _bin(edges: Floats, x: Floats) -> np.ndarray:
 
 def _bin_sums(edges: Floats, x: Floats, weights: Floats, values: Floats) -> tuple[Floats, Floats]:
     """Weight and weighted sum of `values` in each bin."""
-    where, size = _bin(edges, x), len(edges) + 1
-    return np.bincount(where, weights, size), np.bincount(where, weights * values, size)
+    index, size = _bin(edges, x), len(edges) + 1
+    return np.bincount(index, weights, size), np.bincount(index, weights * values, size)
 
 
 def _centres(edges: Floats) -> Floats:
@@ -216,9 +216,9 @@ def _centres(edges: Floats) -> Floats:
     return np.clip((ends[:-1] + ends[1:]) / 2, 1e-6, 1 - 1e-6)
 
 
-def _default_bins(wanted: int, weights: Floats, each: int) -> int:
+def _default_bins(bins: int, weights: Floats, samples_per_bin: int) -> int:
     """The wanted number of bins, reduced so that each has at least `each` samples."""
-    return max(1, min(wanted, int(weights.sum() / each)))
+    return max(1, min(bins, int(weights.sum() / samples_per_bin)))
 
 
 def _check_bins(bins: int) -> int:

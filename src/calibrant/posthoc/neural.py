@@ -85,9 +85,9 @@ class NeuralCalibrator(Calibrator):
         inputs = (torch.from_numpy(x), torch.from_numpy(labels), torch.from_numpy(weights))
         self.steps_ = 0
         if len(x) >= _MIN_SAMPLES:
-            order = np.random.default_rng(self.random_state).permutation(len(x))
-            held, rest = (torch.from_numpy(part) for part in np.split(order, [len(x) // 5]))
-            self.steps_ = self._train([a[rest] for a in inputs], self.max_steps, [a[held] for a in inputs]).best_step
+            order = torch.from_numpy(np.random.default_rng(self.random_state).permutation(len(x)))
+            validation, training = ([values[rows] for values in inputs] for rows in order.tensor_split([len(x) // 5]))
+            self.steps_ = self._train(training, self.max_steps, validation).best_step
         net = self._train(list(inputs), self.steps_, None).net
         self.slopes_ = softplus(net.raw_slopes).numpy()
         self.input_weight_, self.input_bias_ = net.input_weight.numpy(), net.input_bias.numpy()
@@ -100,7 +100,7 @@ class NeuralCalibrator(Calibrator):
         eta = _curve(x, torch.from_numpy(self.knots_), torch.from_numpy(self.slopes_))
         return torch.softmax(eta + g, dim=1).numpy()
 
-    def _train(self, data: list[Tensor], steps: int, held: list[Tensor] | None) -> _Trained:
+    def _train(self, data: list[Tensor], steps: int, validation: list[Tensor] | None) -> _Trained:
         """Adam on the full set; the best step has the smallest loss on `held`."""
         n_classes = data[0].shape[1]
         knots = torch.from_numpy(self.knots_)
@@ -117,9 +117,9 @@ class NeuralCalibrator(Calibrator):
 
         best_step, best_loss = 0, np.inf
         for step in range(steps + 1):
-            if held is not None:
+            if validation is not None:
                 with torch.no_grad():
-                    value = loss(held).item()
+                    value = loss(validation).item()
                 if value < best_loss:
                     best_step, best_loss = step, value
                 elif step - best_step > 50:

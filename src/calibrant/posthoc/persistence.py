@@ -13,9 +13,9 @@ from calibrant.posthoc._base import Calibrator
 from calibrant.posthoc.auto import Auto
 from calibrant.posthoc.registry import CALIBRATORS
 
-KNOWN: dict[str, type[Calibrator]] = {**CALIBRATORS, "auto": Auto}
+CALIBRATOR_TYPES: dict[str, type[Calibrator]] = {**CALIBRATORS, "auto": Auto}
 WRITER = "calibrant.posthoc.save_calibrator or `calibrant calibrate`"
-FORMAT = Format("calibrator", KNOWN, WRITER)
+FORMAT = Format("calibrator", CALIBRATOR_TYPES, WRITER)
 
 
 def save_calibrator(calibrator: Calibrator, path: str | os.PathLike[str]) -> None:
@@ -55,11 +55,11 @@ def _build(kind: type, header: dict[str, Any], arrays: Arrays) -> Calibrator:
 
 def build_calibrator(parts: dict[str, Any], arrays: Arrays) -> Calibrator:
     """The calibrator that `calibrator_parts` described."""
-    return _build(KNOWN[parts["calibrator"]], parts, arrays)
+    return _build(CALIBRATOR_TYPES[parts["calibrator"]], parts, arrays)
 
 
 def _name_of(calibrator: Calibrator) -> str:
-    for name, cls in KNOWN.items():
+    for name, cls in CALIBRATOR_TYPES.items():
         if type(calibrator) is cls:
             return name
     raise TypeError(

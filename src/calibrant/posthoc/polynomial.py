@@ -96,14 +96,14 @@ def _constrained_least_squares(design: Floats, response: Floats, constraints: Fl
     q, r = qr(design, mode="economic")
     centre = q.T @ response
     moved = solve_triangular(r, constraints.T, trans="T").T
-    rest = limits - moved @ centre
-    stacked = np.vstack([moved.T, rest])
+    slack = limits - moved @ centre
+    stacked = np.vstack([moved.T, slack])
     unit = np.zeros(len(stacked))
     unit[-1] = 1.0
-    dual, _ = nnls(stacked, unit, maxiter=50 * len(rest))
+    dual, _ = nnls(stacked, unit, maxiter=50 * len(slack))
     residual = stacked @ dual - unit
     distance = -residual[:-1] / residual[-1]
-    if (moved @ distance - rest).min() < -1e-6:
+    if (moved @ distance - slack).min() < -1e-6:
         warn(
             "The shape-restricted polynomial did not reach its constraints to 1e-6; they are enforced after "
             "the fit. Lower the degree, or use more calibration samples.",

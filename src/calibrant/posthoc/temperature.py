@@ -149,14 +149,14 @@ class AttendedTemperature(Calibrator):
         n_classes = scores.shape[1]
         if not 0 < self.threshold < 1:
             raise ValueError(f"threshold must lie between 0 and 1; got {self.threshold}.")
-        own = np.arange(n_classes) == labels[:, None]
-        borrowed = ~own & (np.exp(scores) > self.threshold)
+        is_label = np.arange(n_classes) == labels[:, None]
+        borrowed = ~is_label & (np.exp(scores) > self.threshold)
         share = weights[:, None] / weights.sum()
 
         def loss(log_temperature: float) -> float:
             log_s = log_softmax(scores / np.exp(log_temperature), axis=1)
-            each = np.where(own, -log_s, 0.0) + np.where(borrowed, log_complement(log_s) - 2 * log_s, 0.0)
-            return float((share * each).sum())
+            terms = np.where(is_label, -log_s, 0.0) + np.where(borrowed, log_complement(log_s) - 2 * log_s, 0.0)
+            return float((share * terms).sum())
 
         self.temperature_ = _scan_log_temperature(loss, scores)
 
@@ -227,8 +227,8 @@ def _scan_log_temperature(loss: Callable[[float], float], scores: Floats) -> flo
     if best in (0, len(grid) - 1):
         _warn("The attended loss falls towards the end of its range", "low" if best == 0 else "high")
         return float(np.exp(grid[best]))
-    found = minimize_scalar(loss, bounds=(grid[best - 1], grid[best + 1]), method="bounded", options={"xatol": 1e-10})
-    return float(np.exp(found.x))
+    optimum = minimize_scalar(loss, bounds=(grid[best - 1], grid[best + 1]), method="bounded", options={"xatol": 1e-10})
+    return float(np.exp(optimum.x))
 
 
 def _fit_mixture(parts: Floats, share: Floats) -> Floats:
@@ -244,7 +244,7 @@ def _fit_mixture(parts: Floats, share: Floats) -> Floats:
         mixture = np.maximum(parts @ w, tiny)
         return -float(share @ np.log(mixture)), -(share / mixture) @ parts
 
-    found = minimize(
+    optimum = minimize(
         loss,
         start,
         jac=True,
@@ -253,7 +253,7 @@ def _fit_mixture(parts: Floats, share: Floats) -> Floats:
         constraints={"type": "eq", "fun": lambda w: w.sum() - 1.0, "jac": lambda w: np.ones(n_parts)},
         options={"ftol": 1e-14, "maxiter": 200},
     )
-    w = np.clip(found.x, 1e-9, None)  # expectation-maximisation cannot leave exactly zero
+    w = np.clip(optimum.x, 1e-9, None)  # expectation-maximisation cannot leave exactly zero
     w = w / w.sum()
     for _ in range(2000):  # expectation-maximisation never makes the fit worse
         ratio = -loss(w)[1]

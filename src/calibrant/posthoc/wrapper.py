@@ -105,11 +105,11 @@ class CalibratedModel(ClassifierMixin, BaseEstimator):
         if isinstance(self.model, torch.nn.Module):
             return _as_two_columns(_module_outputs(self.model, X, self.batch_size))
         check_choice("scores", self.scores, ("auto", "predict_proba", "decision_function"))
-        wanted = ("predict_proba", "decision_function") if self.scores == "auto" else (self.scores,)
-        method = next((name for name in wanted if hasattr(self.model, name)), None)
+        methods = ("predict_proba", "decision_function") if self.scores == "auto" else (self.scores,)
+        method = next((name for name in methods if hasattr(self.model, name)), None)
         if method is None or not hasattr(self.model, "classes_"):
             raise ValueError(
-                f"model must be a torch module or a fitted classifier with classes_ and {' or '.join(wanted)}; got "
+                f"model must be a torch module or a fitted classifier with classes_ and {' or '.join(methods)}; got "
                 f"{type(self.model).__name__}. Fit it first; regressors and clusterers cannot be calibrated."
             )
         values = np.asarray(getattr(self.model, method)(X), dtype=float)

@@ -18,17 +18,17 @@ def by_seed(records: Iterable[Mapping[str, Any]], metric: str, **where: Any) -> 
 
     Two matching records with the same seed are an error: `where` must name further fields.
     """
-    found: dict[Any, float] = {}
-    wanted = where.items()
+    values: dict[Any, float] = {}
+    conditions = where.items()
     for record in records:
-        if not wanted <= record.items():
+        if not conditions <= record.items():
             continue
-        if record["seed"] in found:
+        if record["seed"] in values:
             raise ValueError(
                 f"where must select one record per seed; got several of seed {record['seed']} for {where}."
             )
-        found[record["seed"]] = record[metric]
-    return found
+        values[record["seed"]] = record[metric]
+    return values
 
 
 def format_number(value: Any, digits: int = 3) -> str:
@@ -64,8 +64,8 @@ def _format_estimate(value: Estimate, digits: int) -> str:
     if abs(value.value - (value.low + value.high) / 2) > 1e-6 * max(half, 1e-12):
         return f"{centre} [{_fixed(value.low, digits)}, {_fixed(value.high, digits)}]"
     smallest = 10.0**-digits
-    written = _fixed(half, digits) if half == 0 or half >= smallest / 2 else f"<{_fixed(smallest, digits)}"
-    return f"{centre} ± {written}"
+    width = _fixed(half, digits) if half == 0 or half >= smallest / 2 else f"<{_fixed(smallest, digits)}"
+    return f"{centre} ± {width}"
 
 
 def _fixed(value: float, digits: int) -> str:

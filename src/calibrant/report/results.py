@@ -110,8 +110,8 @@ def read_results(path: str | Path) -> Results:
             f"{path} is not a JSON file: {error}. Give a file that a command of calibrant wrote."
         ) from error
     shapes = {"config": dict, "versions": dict, "records": list}
-    held = content if isinstance(content, dict) else {}
-    missing = [key for key, shape in shapes.items() if not isinstance(held.get(key), shape)]
+    fields = content if isinstance(content, dict) else {}
+    missing = [key for key, shape in shapes.items() if not isinstance(fields.get(key), shape)]
     if missing:
         raise ValueError(
             f"{path} is not a result file of calibrant: it lacks {', '.join(missing)}. Give a file that a command of "
@@ -130,11 +130,11 @@ def provenance(config: Mapping[str, Any] | None = None, **facts: Any) -> dict[st
 
     For a report from a result file, pass that file's `config` and `versions`.
     """
-    here: dict[str, Any] = {"command": command(), "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")}
+    entry: dict[str, Any] = {"command": command(), "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")}
     if config is not None:
-        here["config"] = {k: v for k, v in config.items() if k != "machine"}
-    here["machine"] = (config or {}).get("machine") or machine()
-    return {**here, "versions": versions(), **facts}
+        entry["config"] = {k: v for k, v in config.items() if k != "machine"}
+    entry["machine"] = (config or {}).get("machine") or machine()
+    return {**entry, "versions": versions(), **facts}
 
 
 def as_json(value: Any) -> Any:

@@ -60,25 +60,25 @@ class Table:
         for i, row in enumerate(self.rows):
             if not any(isinstance(cell, str) and cell in self.exempt for cell in row):
                 groups.setdefault(None if key is None else row[key], []).append(i)
-        found = set()
+        cells = set()
         for j, column in enumerate(self.columns):
             if column.better is None:
                 continue
             for members in groups.values():
                 sign = 1 if column.better == "low" else -1
-                shown = {i: round(sign * number(self.rows[i][j]), column.digits) for i in members}
-                shown = {i: value for i, value in shown.items() if not math.isnan(value)}
-                if len(shown) > 1:
-                    found |= {(i, j) for i, value in shown.items() if value == min(shown.values())}
-        return found
+                rounded = {i: round(sign * number(self.rows[i][j]), column.digits) for i in members}
+                rounded = {i: value for i, value in rounded.items() if not math.isnan(value)}
+                if len(rounded) > 1:
+                    cells |= {(i, j) for i, value in rounded.items() if value == min(rounded.values())}
+        return cells
 
 
 def make_table(
     columns: Sequence[Column | str], rows: Sequence[Sequence[Any]], caption: str = "", **options: Any
 ) -> Table:
     """Return a `Table`; headings given as text become columns without a better direction."""
-    named = [Column(c) if isinstance(c, str) else c for c in columns]
-    return Table(named, [list(row) for row in rows], caption, **options)
+    with_names = [Column(c) if isinstance(c, str) else c for c in columns]
+    return Table(with_names, [list(row) for row in rows], caption, **options)
 
 
 def number(cell: Any) -> float:
@@ -141,8 +141,8 @@ _NUMBER = re.compile(r"\**[−-]?<?\d[\d.,]*( ± <?[\d.]+| \[[^]]+])?( \([\d.]+\
 
 def _all_numbers(texts: Sequence[str]) -> bool:
     """Whether all texts but dashes are numbers; such columns are aligned to the right too."""
-    found = [text for text in texts if text != MISSING]
-    return bool(found) and all(_NUMBER.fullmatch(text) for text in found)
+    values = [text for text in texts if text != MISSING]
+    return bool(values) and all(_NUMBER.fullmatch(text) for text in values)
 
 
 def _escape_markdown(text: str) -> str:

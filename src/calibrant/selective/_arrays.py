@@ -33,5 +33,5 @@ def on_sample(confidence: np.ndarray, correct: np.ndarray, window: Window | None
     """Share of the sample that a window accepts, and its error rate; NaN if nothing is accepted."""
     if window is None:
         return 0.0, np.nan
-    kept = window.accepts(confidence)
-    return float(kept.mean()), float((~correct[kept]).mean()) if kept.any() else np.nan
+    accepted = window.accepts(confidence)
+    return float(accepted.mean()), float((~correct[accepted]).mean()) if accepted.any() else np.nan

@@ -12,8 +12,8 @@ from calibrant.base.words import listed
 
 def check_columns(probs: Any, n_classes: int, columns: Sequence[Any] | None = None) -> Any:
     """Return `probs`; an error for another number of columns, or for a data frame without these columns in order."""
-    given = probs.values if isinstance(probs, Logits) else probs
-    shape = as_tensor(given, "probs").shape
+    values = probs.values if isinstance(probs, Logits) else probs
+    shape = as_tensor(values, "probs").shape
     if len(shape) == 2 and shape[1] != n_classes:
         raise ValueError(
             f"probs must have {n_classes} columns, one for each class that the rule was fitted with; got {shape[1]}."

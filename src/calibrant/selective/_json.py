@@ -17,9 +17,9 @@ def read_rule(text: str, form: str, noun: str, build: Callable[[dict[str, Any]],
         raise ValueError(
             f"text must be JSON, as written by to_json; got {str(text)[:40]!r}. Pass the content of the file."
         ) from None
-    found = fields.pop("format", None) if isinstance(fields, dict) else type(fields).__name__
-    if found != form:
-        raise ValueError(f"text must be JSON with format {form!r}, as written by to_json; got {found!r}.")
+    text_format = fields.pop("format", None) if isinstance(fields, dict) else type(fields).__name__
+    if text_format != form:
+        raise ValueError(f"text must be JSON with format {form!r}, as written by to_json; got {text_format!r}.")
     try:
         return build(fields)
     except (KeyError, TypeError, AttributeError) as error:

@@ -76,8 +76,8 @@ def crossing_probability(n: int, counts: np.ndarray, limits: np.ndarray) -> floa
         if not len(heavy):
             return 1.0
         alive = alive[: heavy[-1] + 1]
-    rest = poisson.pmf(n - first - np.arange(len(alive)), n * (1 - position))
-    return float(1 - np.clip(alive @ rest / poisson.pmf(n, n), 0, 1))
+    final = poisson.pmf(n - first - np.arange(len(alive)), n * (1 - position))
+    return float(1 - np.clip(alive @ final / poisson.pmf(n, n), 0, 1))
 
 
 def _add_poisson(alive: np.ndarray, mean: float) -> np.ndarray:
@@ -95,6 +95,6 @@ def _counts(n: int) -> np.ndarray:
     step = max(0.25, 2 * np.sqrt(2 * n) / _MOST_COUNTS)
     counts = [0]
     while counts[-1] < n - 1:
-        here = counts[-1]
-        counts.append(min(n - 1, here + max(1, int(step * np.sqrt(min(here, n - 1 - here))))))
+        count = counts[-1]
+        counts.append(min(n - 1, count + max(1, int(step * np.sqrt(min(count, n - 1 - count))))))
     return np.array(counts)

@@ -27,17 +27,17 @@ def threshold_for_coverage(
     everything is accepted.
     """
     coverage = check_fraction(coverage, "coverage")
-    known = correct is not None
-    conf, hits = as_pair(confidence, correct if known else np.zeros(np.shape(confidence), bool))
+    has_outcomes = correct is not None
+    conf, hits = as_pair(confidence, correct if has_outcomes else np.zeros(np.shape(confidence), bool))
     n = len(conf)
     if level is None:
         k = int(np.ceil(coverage * n * (1 - 1e-12)))
     else:
         k = int(binom.ppf(check_fraction(level, "level"), n, coverage)) + 1
     window = Window.below(np.sort(conf)[n - k]) if k <= n else Window.below(-np.inf)
-    kept, risk = on_sample(conf, hits, window)
+    accepted, risk = on_sample(conf, hits, window)
     method = "sample quantile" if level is None else "tolerance limit"
-    return RejectionRule(window, "coverage", coverage, method, n, kept, risk if known else np.nan, level)
+    return RejectionRule(window, "coverage", coverage, method, n, accepted, risk if has_outcomes else np.nan, level)
 
 
 def chow_threshold(error_cost: float, rejection_cost: float) -> float:
@@ -82,6 +82,6 @@ def threshold_for_cost(
         costs = error_cost * errors + rejection_cost * (n - accepted)
         cheapest = np.flatnonzero(costs <= costs.min() + 1e-12 * error_cost * n)[-1]
         window, method = Window.below(threshold[cheapest]), "smallest average cost on the sample"
-    kept = window.accepts(conf)
-    cost = float(np.where(kept, error_cost * ~hits, rejection_cost).mean())
+    accepts = window.accepts(conf)
+    cost = float(np.where(accepts, error_cost * ~hits, rejection_cost).mean())
     return RejectionRule(window, "cost", cost, method, n, *on_sample(conf, hits, window))

@@ -98,22 +98,22 @@ class SetRule:
         result = np.empty(probs.shape, dtype=bool)
         for rows in blocks(probs.shape):
             classes = rank_classes(probs[rows])
-            own = self.score(classes, u[rows, None] if self.score.randomised else 0.0) <= self.quantile
-            result[rows] = own if self.allow_empty else with_top(own, classes.rank)
+            sets = self.score(classes, u[rows, None] if self.score.randomised else 0.0) <= self.quantile
+            result[rows] = sets if self.allow_empty else with_top(sets, classes.rank)
         return result
 
     def summary(self) -> str:
         """Describe the rule in one or two sentences."""
         reach = f"with confidence {self.level:g}" if self.level is not None else "on average"
-        each = " of each class" if self.by_class else ""
+        per_class = " of each class" if self.by_class else ""
         text = (
-            f"Prediction sets that hold the true class for {self.coverage:.1%} of new rows{each} {reach} "
+            f"Prediction sets that hold the true class for {self.coverage:.1%} of new rows{per_class} {reach} "
             f"({self.score.name}, fitted on {self.n} rows)."
         )
         full = sum(map(math.isinf, self.quantile))
         if full:
-            which = "All classes are" if full == len(self.quantile) else f"{full} of {self.n_classes} classes are"
-            text += f" {which} in every set: there are too few rows to leave them out."
+            classes = "All classes are" if full == len(self.quantile) else f"{full} of {self.n_classes} classes are"
+            text += f" {classes} in every set: there are too few rows to leave them out."
         return text
 
     __str__ = summary
@@ -218,7 +218,7 @@ def rule_of_ranked(
     level = None if level is None else check_fraction(level, "level")
     scores = score(ranked, draw(score, len(labels), seed))
     groups = [scores[labels == c] for c in range(n_classes)] if by_class else [scores]
-    quantile = tuple(conformal_quantile(own, coverage, level) for own in groups)
+    quantile = tuple(conformal_quantile(group_scores, coverage, level) for group_scores in groups)
     return SetRule(score, coverage, quantile, len(labels), n_classes, level, by_class, allow_empty, columns)
 
 

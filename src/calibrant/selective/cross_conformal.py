@@ -101,12 +101,12 @@ class CrossSetRule:
         """
         if len(fold_probs) != self.n_folds:
             raise ValueError(f"fold_probs must be of {self.n_folds} models, one for each fold; got {len(fold_probs)}.")
-        probs = np.stack([as_probs(check_columns(own, self.n_classes, self.columns)) for own in fold_probs])
+        probs = np.stack([as_probs(check_columns(p, self.n_classes, self.columns)) for p in fold_probs])
         u = draw(self.score, probs.shape[1], seed)
         result = np.empty(probs.shape[1:], dtype=bool)
         for rows in blocks(probs.shape[1:]):
             noise = u[rows, None] if self.score.randomised else 0.0
-            beaten = sum(self._beaten(k, self.score(rank_classes(own[rows]), noise)) for k, own in enumerate(probs))
+            beaten = sum(self._beaten(k, self.score(rank_classes(p[rows]), noise)) for k, p in enumerate(probs))
             sets = beaten < self._needed  # count < (1 − α)(n + 1) is count < ⌈…⌉ for whole numbers
             top = rank_classes(probs[:, rows].mean(axis=0)).rank
             result[rows] = sets if self.allow_empty else with_top(sets, top)
@@ -127,10 +127,10 @@ class CrossSetRule:
 
     def _beaten(self, fold: int, scores: np.ndarray) -> np.ndarray:
         """How many rows of a fold have a lower score than each new (row, class)."""
-        own = self._sorted[fold]
+        fold_scores = self._sorted[fold]
         if not self.by_class:
-            return np.searchsorted(own[0], scores)
-        return np.stack([np.searchsorted(own[c], scores[:, c]) for c in range(self.n_classes)], axis=1)
+            return np.searchsorted(fold_scores[0], scores)
+        return np.stack([np.searchsorted(fold_scores[c], scores[:, c]) for c in range(self.n_classes)], axis=1)
 
     def to_json(self) -> str:
         """Return the rule as strict JSON."""
@@ -188,6 +188,6 @@ def cross_conformal_rule(
         chosen(rank_classes(values[rows]).at(codes[rows]), u[rows] if chosen.randomised else u)
         for rows in blocks(values.shape)
     ]
-    found, fold_of, class_of = (tuple(each.tolist()) for each in (np.concatenate(scores), numbers, codes))
+    score_of, fold_of, class_of = (tuple(array.tolist()) for array in (np.concatenate(scores), numbers, codes))
     columns = columns_by_class(oof_probs, by_class)
-    return CrossSetRule(chosen, coverage, found, fold_of, class_of, values.shape[1], by_class, allow_empty, columns)
+    return CrossSetRule(chosen, coverage, score_of, fold_of, class_of, values.shape[1], by_class, allow_empty, columns)

@@ -113,17 +113,17 @@ class RejectionRule:
 
     def summary(self) -> str:
         """Describe the rule in one or two sentences."""
-        asked = f"for {self.goal} {self.target:.4g}" if self.target is not None else "by hand"
+        purpose = f"for {self.goal} {self.target:.4g}" if self.target is not None else "by hand"
         if self.window is None:
             closest = f"; the smallest bound reached is {self.risk_bound:.4g}" if self.risk_bound else ""
             return (
-                f"No window was found {asked} at confidence level {self.level:g} on {self.n} samples "
+                f"No window was found {purpose} at confidence level {self.level:g} on {self.n} samples "
                 f"({self.method}){closest}. "
                 "Allow a larger risk, use a lower level, or give more samples."
             )
         wrong = "" if math.isnan(self.risk) else f", {self.risk:.2%} of them wrong"
         text = (
-            f"Predictions are {self.window} (chosen {asked}, {self.method}). "
+            f"Predictions are {self.window} (chosen {purpose}, {self.method}). "
             f"On {self.n} samples {self.coverage:.1%} are accepted{wrong}."
         )
         if self.level is not None and self.risk_bound is not None:

@@ -104,14 +104,14 @@ def threshold_for_risk(
         return uniform_risk_bound(confidence, correct, level=level, two_sided=False).best_window(risk)
     conf, hits = as_pair(confidence, correct)
     if method == "ranks":
-        window, how = _from_ranks(conf, hits, risk, 1 - level), "exact test at fixed ranks"
+        window, description = _from_ranks(conf, hits, risk, 1 - level), "exact test at fixed ranks"
     elif method == "fixed-sequence":
-        window, how = _from_sequences(conf, hits, risk, 1 - level), "fixed-sequence test"
+        window, description = _from_sequences(conf, hits, risk, 1 - level), "fixed-sequence test"
     else:
         grid = np.unique(np.asarray(thresholds, np.float64))
-        window, how = _from_grid(conf, hits, risk, 1 - level, grid), f"Holm over {len(grid)} fixed thresholds"
+        window, description = _from_grid(conf, hits, risk, 1 - level, grid), f"Holm over {len(grid)} fixed thresholds"
     bound = risk if window is not None else None
-    return RejectionRule(window, "risk", risk, how, len(conf), *on_sample(conf, hits, window), level, bound)
+    return RejectionRule(window, "risk", risk, description, len(conf), *on_sample(conf, hits, window), level, bound)
 
 
 def _from_ranks(conf: np.ndarray, hits: np.ndarray, risk: float, delta: float) -> Window | None:

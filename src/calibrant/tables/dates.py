@@ -24,7 +24,7 @@ def outside_dates(columns: Columns, ranges: Mapping[str, tuple[float, float]]) -
 
 
 def date_notes(
-    outside: Mapping[str, int], ranges: Mapping[str, tuple[float, float]], rows: int, what: str
+    outside: Mapping[str, int], ranges: Mapping[str, tuple[float, float]], rows: int, noun: str
 ) -> list[str]:
     """Return a note for each column that has dates outside its range."""
     notes = []
@@ -33,6 +33,6 @@ def date_notes(
         if number:
             notes.append(
                 f"Column {name!r} has a date outside the training rows' range ({low} to {high}) in {number:,} of "
-                f"{count(rows, what)}. The model has seen no such dates, so its confidence there may be wrong."
+                f"{count(rows, noun)}. The model has seen no such dates, so its confidence there may be wrong."
             )
     return notes

@@ -47,11 +47,11 @@ class TableDescription:
         """Return what was inferred, one line per kind."""
         by_kind: dict[str, list[str]] = {}
         for name, kind in self.kinds.items():
-            head, _, rest = kind.partition(" ")
-            by_kind.setdefault(head, []).append(f"{name} {rest}".strip())
+            head, _, detail = kind.partition(" ")
+            by_kind.setdefault(head, []).append(f"{name} {detail}".strip())
         sentences = [f"{kind.capitalize()}: {listed(names, 20)}." for kind, names in by_kind.items()]
         if self.dropped:
-            reasons = [f"{name} ({why})" for name, why in self.dropped.items()]
+            reasons = [f"{name} ({reason})" for name, reason in self.dropped.items()]
             sentences.append(f"Left out: {listed(reasons, 20)}.")
         return sentences
 
@@ -94,12 +94,12 @@ def describe(parts: TableParts, order: Order) -> TableDescription:
         for name in leaks(table, kinds)
         if name not in cases
     ]
-    named = {e.name: [*e.categories, *e.rare] for e in encoder.columns_ if isinstance(e, Categorical)}
+    categories = {e.name: [*e.categories, *e.rare] for e in encoder.columns_ if isinstance(e, Categorical)}
     notes += [
-        f"Column {name!r} has values that differ only in upper and lower case ({listed(words)}). They count as "
+        f"Column {name!r} has values that differ only in upper and lower case ({listed(spellings)}). They count as "
         "different; write them in the same way if they mean the same."
-        for name, values in {table.target: list(table.classes), **named}.items()
-        if (words := respelled(values))
+        for name, values in {table.target: list(table.classes), **categories}.items()
+        if (spellings := respelled(values))
     ]
     dates = date_ranges(table.columns, [name for name, kind in kinds.items() if kind == "dates"])
     if order.time is not None or not isinstance(order.test, float):  # drawn rows are outside only by chance
@@ -112,7 +112,7 @@ def respelled(values: Iterable[str]) -> list[str]:
     spelled: dict[str, list[str]] = {}
     for value in values:
         spelled.setdefault(value.casefold(), []).append(value)
-    return next((sorted(words) for words in spelled.values() if len(words) > 1), [])
+    return next((sorted(spellings) for spellings in spelled.values() if len(spellings) > 1), [])
 
 
 def identifiers(columns: Columns, names: list[str]) -> list[str]:
@@ -133,8 +133,8 @@ def identifiers(columns: Columns, names: list[str]) -> list[str]:
 
 
 def _called_id(name: str) -> bool:
-    words = "".join(c.lower() if c.isalnum() else " " for c in name).split()
-    return bool({"id", "uuid", "key", "index", "number", "no", "nr"} & set(words)) or name.endswith(("Id", "ID"))
+    name_parts = "".join(c.lower() if c.isalnum() else " " for c in name).split()
+    return bool({"id", "uuid", "key", "index", "number", "no", "nr"} & set(name_parts)) or name.endswith(("Id", "ID"))
 
 
 def leaks(table: Labelled, kinds: dict[str, str]) -> list[str]:
@@ -151,7 +151,7 @@ def leaks(table: Labelled, kinds: dict[str, str]) -> list[str]:
         if values is not None and not np.isnan(values).any():
             determined = _runs(values, codes) <= 2 * classes
         else:
-            determined = _each_tells(texts(column), codes)
+            determined = _determines_class(texts(column), codes)
         if determined:
             leaking.append(name)
     return leaking
@@ -167,7 +167,7 @@ def _runs(values: np.ndarray, codes: np.ndarray) -> float:
     return float(changes.sum()) + 1
 
 
-def _each_tells(values: list[str | None], codes: np.ndarray) -> bool:
+def _determines_class(values: list[str | None], codes: np.ndarray) -> bool:
     """Whether each category has one class, and categories repeat often enough for this to be meaningful."""
     places = np.unique([f"={v}" if v is not None else "" for v in values], return_inverse=True)[1]
     pairs = np.unique(np.stack([places, codes]), axis=1)

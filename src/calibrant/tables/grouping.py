@@ -58,8 +58,8 @@ def repeated_cases(table: Labelled) -> dict[str, int]:
         if not names_case(name) or missing_count(column) or not _few_rows_each(column):
             continue
         groups = _codes(column)
-        others = (values for other, values in table.columns.items() if other != name)
-        if any(alike(groups, _codes(values)) for values in (table.labels, *others)):
+        other_columns = (values for other, values in table.columns.items() if other != name)
+        if any(alike(groups, _codes(values)) for values in (table.labels, *other_columns)):
             cases[name] = int(groups.max()) + 1
     if not cases and (other := case_column(table)) is not None:
         cases[other] = len(set_of(table.columns[other]))
@@ -102,8 +102,8 @@ def label_agreement(groups: np.ndarray, labels: np.ndarray, ordered: bool) -> fl
     if ordered:
         sizes = np.bincount(groups).astype(float)
         place = np.minimum(np.searchsorted(keys, keys + classes), len(keys) - 1)
-        same = float((counts * counts[place] * (keys[place] == keys + classes)).sum())
-        base = max(base, same / max((sizes[1:] * sizes[:-1]).sum(), 1.0))
+        equal_pairs = float((counts * counts[place] * (keys[place] == keys + classes)).sum())
+        base = max(base, equal_pairs / max((sizes[1:] * sizes[:-1]).sum(), 1.0))
     if not pairs or base >= 1:
         return 0.0
     excess = float((counts * (counts - 1.0)).sum()) / 2 / pairs - base
@@ -113,8 +113,8 @@ def label_agreement(groups: np.ndarray, labels: np.ndarray, ordered: bool) -> fl
 
 def _few_rows_each(column: np.ndarray) -> bool:
     """Whether a column has many values, each in several rows but not in too many."""
-    many = len(np.unique(column) if column.dtype.kind in "iuf" else set_of(column))
-    return many >= FEWEST_GROUPS and FEWEST_ROWS_EACH <= len(column) / many <= MOST_ROWS_EACH
+    n_values = len(np.unique(column) if column.dtype.kind in "iuf" else set_of(column))
+    return n_values >= FEWEST_GROUPS and FEWEST_ROWS_EACH <= len(column) / n_values <= MOST_ROWS_EACH
 
 
 def _has_default(column: np.ndarray) -> bool:
@@ -133,19 +133,19 @@ def _may_name_cases(column: np.ndarray) -> bool:
         return False
     if is_numeric(column):
         return _may_name_cases(numbers(column, "x"))
-    words = [str(v) for v in set_of(column)]
-    if not all(any(map(str.isdigit, v)) and len(v) <= _LONGEST for v in words):
+    texts = [str(v) for v in set_of(column)]
+    if not all(any(map(str.isdigit, v)) and len(v) <= _LONGEST for v in texts):
         return False
-    return not all(map(is_iso_date, words)) and looks_like("x", words) is None
+    return not all(map(is_iso_date, texts)) and looks_like("x", texts) is None
 
 
 def names_case(name: str) -> bool:
     """Whether a column is called like a person or an identifier: no other words, such as age in customer_age."""
-    words: list[str] = []
-    for word in map(str.lower, _WORD.findall(name)):
-        end = next((end for end in _WHICH if word.endswith(end) and word.removesuffix(end) in _WHO), "")
-        words += [word.removesuffix(end), end] if end else [word]
-    return bool(words) and set(words) <= _WHO | _WHICH and bool(set(words) & (_WHO | {"id", "uuid"}))
+    name_parts: list[str] = []
+    for name_part in map(str.lower, _WORD.findall(name)):
+        end = next((end for end in _WHICH if name_part.endswith(end) and name_part.removesuffix(end) in _WHO), "")
+        name_parts += [name_part.removesuffix(end), end] if end else [name_part]
+    return bool(name_parts) and set(name_parts) <= _WHO | _WHICH and bool(set(name_parts) & (_WHO | {"id", "uuid"}))
 
 
 def alike(groups: np.ndarray, codes: np.ndarray) -> bool:

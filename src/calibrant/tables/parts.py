@@ -81,19 +81,19 @@ def divide(
     copies = copy_groups(table.frame(list(table.columns)))
     together = joined(None if table.groups is None else np.unique(table.groups, return_inverse=True)[1], copies)
     codes = np.unique(table.labels, return_inverse=True)[1]
-    rest = np.arange(len(table))
-    held: dict[str, Labelled | None] = {"test": None, "val": None}
+    rows_left = np.arange(len(table))
+    held_out: dict[str, Labelled | None] = {"test": None, "val": None}
     for name, part in (("test", test), ("val", val)):
         if isinstance(part, float):
-            share = part * len(table) / len(rest)
+            share = part * len(table) / len(rows_left)
             if table.times is None:
-                kept, taken = set_apart(codes[rest], share, seed, _take(together, rest))
+                remaining, selected = set_apart(codes[rows_left], share, seed, _take(together, rows_left))
             else:
-                kept, taken = _newest(table.times[rest], share, table)
-            held[name], rest = table.take(rest[taken]), rest[kept]
+                remaining, selected = _newest(table.times[rows_left], share, table)
+            held_out[name], rows_left = table.take(rows_left[selected]), rows_left[remaining]
         elif part is not None:
-            held[name] = _from_file(part, table)
-    train, test_rows = table.take(rest), held["test"]
+            held_out[name] = _from_file(part, table)
+    train, test_rows = table.take(rows_left), held_out["test"]
     assert test_rows is not None
     check_classes(train.labels, table.target, "the training part of " + table.file)
     if newer := [name for name in table.classes if name not in train.classes]:
@@ -112,11 +112,11 @@ def divide(
             "classifier. Give a larger --test, or more rows"
             + (", or another --seed: groups are never divided." if train.groups is not None else ".")
         )
-    notes = [*_notes(table, copies, train, held), *_overlaps(train, held, test_overlap)]
+    notes = [*_notes(table, copies, train, held_out), *_overlaps(train, held_out, test_overlap)]
     if table.times is not None or not isinstance(test, float):
         notes += _copied(train, test_rows)
     by_share = {name: share for name, share in (("test", test), ("val", val)) if isinstance(share, float)}
-    parts = TableParts(train, held["val"], test_rows, (*notes, *_uneven(table, held, by_share)))
+    parts = TableParts(train, held_out["val"], test_rows, (*notes, *_uneven(table, held_out, by_share)))
     return _with_aside(parts, seed) if aside else parts
 
 
@@ -130,20 +130,20 @@ def _with_aside(parts: TableParts, seed: int) -> TableParts:
             f"{count(len(source), 'row')} of {source.file}{' in one group' if one_group else ''} are too few to set "
             "some aside for choosing when to withhold predictions; give more rows."
         )
-    kept, taken = set_apart(codes, FROM_TRAIN if parts.val is None else FROM_VAL, seed, groups)
-    rest, aside = source.take(kept), source.take(taken)
+    remaining, selected = set_apart(codes, FROM_TRAIN if parts.val is None else FROM_VAL, seed, groups)
+    reduced, aside = source.take(remaining), source.take(selected)
     if parts.val is None:
-        return replace(parts, train=rest, aside=aside)
-    return replace(parts, val=rest, aside=aside)
+        return replace(parts, train=reduced, aside=aside)
+    return replace(parts, val=reduced, aside=aside)
 
 
 def set_apart(codes: np.ndarray, share: float, seed: int, together: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows to keep and the rows to hold out; every class is among the kept rows."""
-    kept, taken = hold_out(codes, share, seed=seed, groups=together)
-    lacking = np.isin(codes[taken], np.setdiff1d(codes, codes[kept]))
+    remaining, selected = hold_out(codes, share, seed=seed, groups=together)
+    lacking = np.isin(codes[selected], np.setdiff1d(codes, codes[remaining]))
     if together is not None:
-        lacking = np.isin(together[taken], together[taken[lacking]])
-    return np.sort(np.concatenate([kept, taken[lacking]])), taken[~lacking]
+        lacking = np.isin(together[selected], together[selected[lacking]])
+    return np.sort(np.concatenate([remaining, selected[lacking]])), selected[~lacking]
 
 
 def _newest(times: np.ndarray, share: float, table: Labelled) -> tuple[np.ndarray, np.ndarray]:
@@ -159,7 +159,7 @@ def _newest(times: np.ndarray, share: float, table: Labelled) -> tuple[np.ndarra
     return np.flatnonzero(times < first), np.flatnonzero(times >= first)
 
 
-def _overlaps(train: Labelled, held: Mapping[str, Labelled | None], accepted: bool) -> Iterator[str]:
+def _overlaps(train: Labelled, parts: Mapping[str, Labelled | None], accepted: bool) -> Iterator[str]:
     """Notes on groups that are in several parts; for test groups an error unless they are ``accepted``.
 
     Parts that were drawn at random have none.
@@ -169,7 +169,7 @@ def _overlaps(train: Labelled, held: Mapping[str, Labelled | None], accepted: bo
         return
     learned = _group_names(train)
     for name in ("val", "test"):
-        part = held[name]
+        part = parts[name]
         if part is None:
             continue
         if part.groups is None:
@@ -177,15 +177,15 @@ def _overlaps(train: Labelled, held: Mapping[str, Labelled | None], accepted: bo
             continue
         groups = _group_names(part)
         if shared := groups & learned:
-            what = (
+            overlap = (
                 f"{len(shared):,} of {count(len(groups), 'group')} ({column!r}) of the {name} part are in training too"
             )
             if name == "test" and not accepted:
                 raise ValueError(
-                    f"{what}, so the test would not show how good predictions are for new groups. Remove the rows of "
-                    "these groups from one part, or accept them with --test-overlap."
+                    f"{overlap}, so the test would not show how good predictions are for new groups. Remove the rows "
+                    "of these groups from one part, or accept them with --test-overlap."
                 )
-            yield f"{what}: its scores hold for known groups, and may be too good for new ones."
+            yield f"{overlap}: its scores hold for known groups, and may be too good for new ones."
         learned |= groups
 
 
@@ -197,8 +197,8 @@ def _group_names(part: Labelled) -> set[str]:
 def _copied(train: Labelled, test: Labelled) -> Iterator[str]:
     """A note on test rows that are copies of training rows."""
     names = list(train.columns)
-    both = need_pandas().concat([train.frame(names), test.frame(names)], ignore_index=True)
-    if (copies := copy_groups(both)) is None:
+    all_rows = need_pandas().concat([train.frame(names), test.frame(names)], ignore_index=True)
+    if (copies := copy_groups(all_rows)) is None:
         return
     if number := int(np.isin(copies[len(train) :], copies[: len(train)]).sum()):
         yield (
@@ -214,33 +214,33 @@ def _take(groups: np.ndarray | None, rows: np.ndarray) -> np.ndarray | None:
 def _from_file(path: Path, table: Labelled) -> Labelled:
     """Read the labelled rows of another file, which must have the columns and classes of the table."""
     groups, weight = table.roles.get("groups"), table.roles.get("weight")
-    other = read_labelled(path, table.target, groups=groups, weight=weight, like=table)
+    part = read_labelled(path, table.target, groups=groups, weight=weight, like=table)
     for name in table.columns:
-        need_column(other.columns, name, other.file)
+        need_column(part.columns, name, part.file)
     names = {str(value): value for value in np.unique(table.labels).tolist()}
-    unknown = [name for name in other.classes if name not in names]
+    unknown = [name for name in part.classes if name not in names]
     if unknown:
         raise ValueError(
-            f"{other.file} holds the class {unknown[0]!r} in {table.target!r}, which {table.file} does not have; its "
+            f"{part.file} holds the class {unknown[0]!r} in {table.target!r}, which {table.file} does not have; its "
             f"classes are {listed(names)}. Correct it, or remove these rows."
         )
-    labels = np.array([names[str(value)] for value in other.labels.tolist()], dtype=table.labels.dtype)
-    columns = {name: other.columns[name] for name in table.columns}
-    return replace(other, columns=columns, labels=labels)
+    labels = np.array([names[str(value)] for value in part.labels.tolist()], dtype=table.labels.dtype)
+    columns = {name: part.columns[name] for name in table.columns}
+    return replace(part, columns=columns, labels=labels)
 
 
 def _notes(
-    table: Labelled, copies: np.ndarray | None, train: Labelled, held: Mapping[str, Labelled | None]
+    table: Labelled, copies: np.ndarray | None, train: Labelled, parts: Mapping[str, Labelled | None]
 ) -> list[str]:
-    notes = list(dict.fromkeys(note for part in (table, *held.values()) if part is not None for note in part.remarks))
+    notes = list(dict.fromkeys(note for part in (table, *parts.values()) if part is not None for note in part.remarks))
     if table.unlabelled:
         notes.append(f"{count(table.unlabelled, 'row')} without a value in {table.target!r}: left out.")
     if copies is not None:
         more = len(copies) - len(np.unique(copies))
         repeat = "repeats" if more == 1 else "repeat"
-        kept = "." if table.times is not None else "; copies are kept in one part."
-        notes.append(f"{count(more, 'row')} {repeat} another one exactly{kept}")
-    test = held["test"]
+        ending = "." if table.times is not None else "; copies are kept in one part."
+        notes.append(f"{count(more, 'row')} {repeat} another one exactly{ending}")
+    test = parts["test"]
     if test is not None and test.times is not None:
         notes.append(
             f"The test part holds the newest {count(len(test), 'row')}: from {time_text(test.times.min())} on in "
@@ -252,24 +252,24 @@ def _notes(
     return notes
 
 
-def _uneven(table: Labelled, held: Mapping[str, Labelled | None], shares: Mapping[str, float]) -> Iterator[str]:
+def _uneven(table: Labelled, parts: Mapping[str, Labelled | None], shares: Mapping[str, float]) -> Iterator[str]:
     """Notes on parts that lack classes, or whose size is far from the share that was asked for."""
-    why, repair_share = "copies of a row stay together", "Try another --seed, or give a file as --{}."
+    reason, repair_share = "copies of a row stay together", "Try another --seed, or give a file as --{}."
     if table.times is not None:
-        why, repair_share = "rows of one time stay together", "Try another share."
+        reason, repair_share = "rows of one time stay together", "Try another share."
     elif table.groups is not None:
-        why = f"groups are never divided, and there are only {len(np.unique(table.groups))}"
-    for name, part in held.items():
+        reason = f"groups are never divided, and there are only {len(np.unique(table.groups))}"
+    for name, part in parts.items():
         if part is None:
             continue
-        wanted = shares.get(name, 0) * len(table)
-        repair = repair_share.format(name) if wanted else "Add rows of other classes to it."
-        if wanted and not 0.5 <= len(part) / wanted <= 2:
-            size = f"{count(len(part), 'row')} of {len(table):,}, not about {wanted:.0f}"
-            yield f"The {name} part has {size}, because {why}. {repair}"
+        expected_rows = shares.get(name, 0) * len(table)
+        repair = repair_share.format(name) if expected_rows else "Add rows of other classes to it."
+        if expected_rows and not 0.5 <= len(part) / expected_rows <= 2:
+            size = f"{count(len(part), 'row')} of {len(table):,}, not about {expected_rows:.0f}"
+            yield f"The {name} part has {size}, because {reason}. {repair}"
         lacking = [label for label in table.classes if label not in part.classes]
         if len(part.classes) == 1:
             only = f"one class only, {next(iter(part.classes))!r}"
             yield f"The {name} part has {only}, so it cannot show how well classes are told apart. {repair}"
-        elif lacking and wanted and table.groups is not None:
+        elif lacking and expected_rows and table.groups is not None:
             yield f"The {name} part has no row of {listed(lacking)}. {repair}"

@@ -114,19 +114,19 @@ def predict(
             )
         rule = loaded.classifier.set_rule(check_fraction(set_coverage, "--set-coverage"))
     summary, errors = Summary(withheld=None if loaded.rule is None else 0), StreamingECE()
-    seen: dict[str, None] = {}
+    warning_texts: dict[str, None] = {}
     unseen: dict[str, dict[str, None]] = {}
     encodings = [] if loaded.encoder is None else loaded.encoder.columns_
     wordless = [encoding for encoding in encodings if isinstance(encoding, FreeText)]
     date_ranges, outside = loaded.about.get("dates", {}), Counter[str]()
     used = {*loaded.features, *([loaded.target] if score else [])}
     formats = {name: form for name, form in loaded.formats.items() if name in used}
-    with table_writer(out) as put:
+    with table_writer(out) as write:
         for columns in read_chunks(table, chunk, formats, encoding or loaded.encoding):
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", UserWarning)
                 probs = loaded.probs(columns, table.name)
-            seen |= dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning))
+            warning_texts |= dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning))
             for name, values in loaded.unseen(columns).items():
                 unseen.setdefault(name, {}).update(dict.fromkeys(values[:SHOWN]))
             wordless = [text for text in wordless if not text.terms(columns[text.name]).nnz]
@@ -139,13 +139,13 @@ def predict(
             output = {"row": summary.rows + 1 + np.arange(len(probs)), **output}
             if summary.labelled and loaded.target is not None:
                 summary.labels = _copied_name(loaded.target, output)
-            put(_kept(columns, keep, table.name, output))
+            write(_with_copied(columns, keep, table.name, output))
             summary.rows += len(probs)
             if summary.withheld is not None:
                 summary.withheld += int(output["withheld"].sum())
     if summary.labelled:
         summary.ece = errors.compute()
-    summary.notes += seen
+    summary.notes += warning_texts
     summary.notes += [
         f"Column {name!r} holds categories that training did not see ({listed(values, SHOWN)}), which count as rare."
         for name, values in unseen.items()
@@ -158,7 +158,7 @@ def predict(
     return summary
 
 
-def _kept(columns: Columns, keep: Sequence[str], file: str, output: dict[str, Any]) -> dict[str, Any]:
+def _with_copied(columns: Columns, keep: Sequence[str], file: str, output: dict[str, Any]) -> dict[str, Any]:
     """Insert copied columns behind the row number; one with the name of another output is called "name (table)"."""
     for name in keep:
         need_column(columns, name, file)
@@ -202,6 +202,6 @@ def _add_scores(
     errors.update(confidence=output["confidence"][labelled_rows], correct=correct)
     summary.labelled += len(labelled_rows)
     summary.correct += int(correct.sum())
-    kept = ~output["withheld"][labelled_rows] if "withheld" in output else np.ones(len(labelled_rows), dtype=bool)
-    summary.kept += int(kept.sum())
-    summary.kept_correct += int(correct[kept].sum())
+    accepted = ~output["withheld"][labelled_rows] if "withheld" in output else np.ones(len(labelled_rows), dtype=bool)
+    summary.kept += int(accepted.sum())
+    summary.kept_correct += int(correct[accepted].sum())

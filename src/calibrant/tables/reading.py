@@ -60,8 +60,8 @@ class Labelled:
         """Return some of the rows, in the given order."""
         columns = {name: column[rows] for name, column in self.columns.items()}
         arrays = {name: getattr(self, name) for name in ("labels", "numbers", "groups", "times", "weights")}
-        taken = {name: values[rows] for name, values in arrays.items() if values is not None}
-        return replace(self, columns=columns, **taken)
+        arrays_of_rows = {name: values[rows] for name, values in arrays.items() if values is not None}
+        return replace(self, columns=columns, **arrays_of_rows)
 
     @property
     def classes(self) -> dict[str, int]:
@@ -128,18 +128,18 @@ def read_labelled(
         raise ValueError(f"{target!r} is the column to predict; name another column for the {use}.")
     labelled = ~np.array(each(is_missing, columns[target]), dtype=bool)
     labels = _labels(columns[target], labelled, target, path.name)
-    kept = {n: c[labelled] for n, c in columns.items() if n not in {target, *roles.values(), *drop}}
-    if not kept:
+    inputs = {n: c[labelled] for n, c in columns.items() if n not in {target, *roles.values(), *drop}}
+    if not inputs:
         raise ValueError(f"{path.name} has no column besides {target!r} to predict it from; add some.")
     for name in as_text:
-        need_column(kept, name, path.name)
+        need_column(inputs, name, path.name)
     group_names = None if groups is None else _groups(columns[groups][labelled])
     if like is None and group_names is not None and len(np.unique(group_names)) < 2:
         raise ValueError(f"Column {groups!r} of {path.name} holds one group only; leave --groups out.")
     table = Labelled(
         path.name,
         target,
-        kept,
+        inputs,
         labels,
         np.flatnonzero(labelled) + 1,
         group_names,
@@ -170,25 +170,25 @@ def need_column(columns: Collection[str], name: str, file: str) -> None:
 def similar(name: str, columns: Collection[str]) -> str:
     """Return similar names in quotes; an empty string if there are none."""
     by_lower = {column.lower().strip(): column for column in columns}
-    wanted = name.lower().strip()
-    matches = [wanted] if wanted in by_lower else get_close_matches(wanted, by_lower, n=3, cutoff=0.7)
+    cleaned = name.lower().strip()
+    matches = [cleaned] if cleaned in by_lower else get_close_matches(cleaned, by_lower, n=3, cutoff=0.7)
     return " or ".join(repr(by_lower[column]) for column in matches)
 
 
 def check_classes(labels: np.ndarray, target: str, file: str) -> None:
     """Raise an error if the labels have one class, or too many values to be classes."""
     values = set_of(labels)
-    many, rows = len(values), len(labels)
-    if many == 1:
+    n_values, rows = len(values), len(labels)
+    if n_values == 1:
         raise ValueError(
             f"Column {target!r} of {file} must hold at least two classes; got one class only, {str(values[0])!r}."
         )
-    if many > MOST_CLASSES or (many > MANY_CLASSES and rows < FEWEST_ROWS_PER_CLASS * many):
-        what = "a quantity or a number of rows" if is_numeric(labels) else "names or free text"
+    if n_values > MOST_CLASSES or (n_values > MANY_CLASSES and rows < FEWEST_ROWS_PER_CLASS * n_values):
+        guess = "a quantity or a number of rows" if is_numeric(labels) else "names or free text"
         raise ValueError(
-            f"Column {target!r} of {file} holds {many:,} different values in {rows:,} rows, which look like {what} and "
-            f"not like classes. Name another column, or turn this one into at most {MOST_CLASSES:,} classes with at "
-            f"least {FEWEST_ROWS_PER_CLASS} rows each."
+            f"Column {target!r} of {file} holds {n_values:,} different values in {rows:,} rows, which look like "
+            f"{guess} and not like classes. Name another column, or turn this one into at most {MOST_CLASSES:,} "
+            f"classes with at least {FEWEST_ROWS_PER_CLASS} rows each."
         )
 
 

@@ -66,7 +66,7 @@ def judge(order: Order, model: TableModel, parts: TableParts, described: TableDe
     accepted = model.accepts(probs.max(axis=1))
     assert model.rule is not None
     assert accepted is not None
-    doubted = suspects(model, train)
+    suspect_rows = suspects(model, train)
     metrics = {
         "config": order.config,
         "versions": versions(),
@@ -90,11 +90,11 @@ def judge(order: Order, model: TableModel, parts: TableParts, described: TableDe
             "test_errors_among_kept": float(1 - correct[accepted].mean()) if accepted.any() else None,
         },
         "test": evaluation.to_dict(rows=order.rows)["models"][0],
-        "suspects": len(doubted),
-        "very_suspect": sum(row["probability_of_label"] < UNLIKELY for row in doubted),
+        "suspects": len(suspect_rows),
+        "very_suspect": sum(row["probability_of_label"] < UNLIKELY for row in suspect_rows),
         "seconds": {"training": round(model.about["seconds"], 2)},
     }
-    return TrainingResult(order.out, model, evaluation, metrics, probs, doubted)
+    return TrainingResult(order.out, model, evaluation, metrics, probs, suspect_rows)
 
 
 def model_facts(classifier: Any) -> dict[str, Any]:

@@ -63,8 +63,8 @@ def train(order: Order, tell: Tell = lambda line: None, *, show_progress: bool =
     new = not Path(order.out).exists()
     folder = usable_folder(order.out)
     try:
-        with try_lock(folder / ".train.lock") as mine:
-            if not mine:
+        with try_lock(folder / ".train.lock") as locked:
+            if not locked:
                 raise ValueError(
                     f"Another `calibrant train` is writing to {folder}. Wait until it ends, or choose another --out."
                 )
@@ -142,9 +142,9 @@ def _fit(order: Order, parts: TableParts, described: TableDescription, show_prog
     text = [name for name in order.text if name in names]
     settings = {"random_state": order.seed, "device": order.device, "text_columns": text, **order.settings}
     classifier = method.make(verbose=show_progress, **settings)
-    held = {}
+    validation = {}
     if val is not None:
-        held = {"X_val": val.frame(names, codes), "y_val": val.labels, "sample_weight_val": val.weights}
+        validation = {"X_val": val.frame(names, codes), "y_val": val.labels, "sample_weight_val": val.weights}
     begin = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
@@ -154,7 +154,7 @@ def _fit(order: Order, parts: TableParts, described: TableDescription, show_prog
                 train.labels,
                 sample_weight=train.weights,
                 groups=train.groups,
-                **held,
+                **validation,
             )
         except NonFiniteError as error:
             raise ValueError(f"Training failed: {error} Try another --seed or --method.") from error

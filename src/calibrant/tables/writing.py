@@ -26,8 +26,8 @@ def prediction_columns(model: TableModel, probs: np.ndarray) -> dict[str, np.nda
 def write_predictions(path: Path, model: TableModel, test: Labelled, probs: np.ndarray) -> None:
     """Write the held-out rows: row number, label and prediction."""
     labels = np.array([str(v) for v in test.labels.tolist()], dtype=object)
-    with table_writer(path) as put:
-        put({"row": test.numbers, "label": labels} | prediction_columns(model, probs))
+    with table_writer(path) as write:
+        write({"row": test.numbers, "label": labels} | prediction_columns(model, probs))
 
 
 def suspects(model: TableModel, train: Labelled) -> list[dict[str, Any]]:
@@ -37,13 +37,13 @@ def suspects(model: TableModel, train: Labelled) -> list[dict[str, Any]]:
         return []
     probs = _unseen_probs(model, train, rows)
     classes, labels = model.classes, [str(v) for v in train.labels[rows].tolist()]
-    doubted = []
+    suspect_rows = []
     for row, score, label, row_probs in zip(rows.tolist(), scores.tolist(), labels, probs, strict=True):
         likely = classes[int(row_probs.argmax())]
         if likely != label:
-            about = {"row": int(train.numbers[row]), "label": label, "likely": likely, "suspicion": score}
-            doubted.append(about | {"probability_of_label": float(row_probs[classes.index(label)])})
-    return doubted
+            entry = {"row": int(train.numbers[row]), "label": label, "likely": likely, "suspicion": score}
+            suspect_rows.append(entry | {"probability_of_label": float(row_probs[classes.index(label)])})
+    return suspect_rows
 
 
 def _unseen_probs(model: TableModel, train: Labelled, rows: np.ndarray) -> np.ndarray:
@@ -63,5 +63,5 @@ def write_suspects(path: Path, entries: list[dict[str, Any]], train: Labelled, *
         index = np.array([place[entry["row"]] for entry in entries], dtype=int)
         for name, column in train.columns.items():
             columns[name if name not in names else f"{name} (table)"] = column[index]
-    with table_writer(path) as put:
-        put(columns)
+    with table_writer(path) as write:
+        write(columns)

@@ -39,14 +39,14 @@ class Callback:
         """Restore the values of :meth:`state_dict`."""
 
 
-def as_callbacks(given: Any) -> list[Callback]:
+def as_callbacks(callbacks: Any) -> list[Callback]:
     """The callbacks of a run as a list; an error if they are something else."""
-    found = list(given) if isinstance(given, Iterable) else [given]
-    wrong = next((callback for callback in found if not hasattr(callback, "on_step")), None)
-    if wrong is None and isinstance(given, Iterable):
-        return found
+    callback_list = list(callbacks) if isinstance(callbacks, Iterable) else [callbacks]
+    wrong = next((callback for callback in callback_list if not hasattr(callback, "on_step")), None)
+    if wrong is None and isinstance(callbacks, Iterable):
+        return callback_list
     advice = "Pass [callback]." if wrong is None else "Derive a class from Callback, with on_step(run)."
-    raise TypeError(f"callbacks must be a list of calibrant.bilevel.Callback; got {shown(given)}. {advice}")
+    raise TypeError(f"callbacks must be a list of calibrant.bilevel.Callback; got {shown(callbacks)}. {advice}")
 
 
 class History(Callback):

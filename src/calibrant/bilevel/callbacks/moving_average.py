@@ -82,8 +82,8 @@ class MovingAverage(Callback):
     def state_dict(self) -> dict[str, Any]:
         if self.params is None:
             return {}
-        found = {"params": self.params} if self.phi is None else {"params": self.params, "phi": self.phi}
-        return found | {"looks": self.looks} | {f"buffer.{k}": b for k, b in self.buffers.items()}
+        averages = {"params": self.params} if self.phi is None else {"params": self.params, "phi": self.phi}
+        return averages | {"looks": self.looks} | {f"buffer.{k}": b for k, b in self.buffers.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state:

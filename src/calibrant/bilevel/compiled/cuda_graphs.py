@@ -61,24 +61,24 @@ class Captured:
         self.graph: torch.cuda.CUDAGraph | None = None
         self.inputs: list[Tensor] = []
         self.outputs: list[Any] = []
-        self.given: list[tuple[Tensor, int]] = []
+        self.last_copied: list[tuple[Tensor, int]] = []
 
     def __call__(self, *tensors: Tensor) -> Sequence[Any]:
         self.calls += 1
         if self.graph is None and not (self.record and self.calls == _WARM_UP + 1 and self._record(tensors)):
             return self.fn(*tensors)
-        for k, (own, given) in enumerate(zip(self.inputs, tensors, strict=True)):
-            last, version = self.given[k]
-            if given is not last or given._version != version:  # a full batch is the same tensor in every step
-                own.copy_(given)
-                self.given[k] = (given, given._version)
+        for k, (graph_input, tensor) in enumerate(zip(self.inputs, tensors, strict=True)):
+            last, version = self.last_copied[k]
+            if tensor is not last or tensor._version != version:  # a full batch is the same tensor in every step
+                graph_input.copy_(tensor)
+                self.last_copied[k] = (tensor, tensor._version)
         assert self.graph is not None
         self.graph.replay()
         return [self._hand_out(output, tensors) for output in self.outputs]
 
     def _record(self, tensors: Sequence[Tensor]) -> bool:
         self.inputs = [t.detach().clone() for t in tensors]
-        self.given = [(t, t._version) for t in tensors]
+        self.last_copied = [(t, t._version) for t in tensors]
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.device(self.inputs[0].device), torch.cuda.graph(graph):
@@ -88,7 +88,7 @@ class Captured:
                 "A step could not be recorded as a CUDA graph, so it runs operation by operation, which is slower. "
                 f"The error was: {str(error).splitlines()[0]}"
             )
-            self.inputs, self.outputs, self.given = [], [], []
+            self.inputs, self.outputs, self.last_copied = [], [], []
             return False
         self.graph = graph
         return True
@@ -97,9 +97,9 @@ class Captured:
         """A copy that the next replay does not change. For an output that is an input, the caller's own tensor."""
         if not isinstance(output, Tensor):
             return output
-        for own, given in zip(self.inputs, tensors, strict=True):
-            if output is own:
-                return given
+        for graph_input, tensor in zip(self.inputs, tensors, strict=True):
+            if output is graph_input:
+                return tensor
         return output.clone()
 
 
@@ -228,8 +228,8 @@ class Replay:
             trainer.load(run.state)
         if run.phi is not self._last:
             self.phi.copy_(run.phi)
-            for own, given in zip(self.moments, run.outer_moments, strict=True):
-                own.copy_(given)
+            for graph_moment, moment in zip(self.moments, run.outer_moments, strict=True):
+                graph_moment.copy_(moment)
         inner, outer = self._numbers(taken, hypergradient.steps)
         results = self._recorded[key](inner, outer, *tensors)
         return self._outcome(results, taken + hypergradient.steps, hypergradient.moves)
@@ -272,7 +272,7 @@ class _Step:
         timed = Timed(base=run.dynamics.optimizer, clock=Clock(inner))
         mover = None if run.outer_optimizer is None else Timed(base=run.outer_optimizer, clock=Clock(outer))
         with trainer.in_place(timed):
-            given = HypergradientInput(
+            hypergradient_input = HypergradientInput(
                 Dynamics(run.dynamics.derivatives, timed, trainer),
                 run.outer_derivatives,
                 lambda step: batches[step],
@@ -281,13 +281,13 @@ class _Step:
                 heads=run.heads,
                 features=run.features,
             )
-            outcome = compute_outcome(run, given, trainer.live(), replay.phi, replay.moments, mover, 0)
+            outcome = compute_outcome(run, hypergradient_input, trainer.live(), replay.phi, replay.moments, mover, 0)
             trainer.load(outcome.state)
         with torch.no_grad():
             if run.present.moves:
                 replay.phi.copy_(outcome.phi)
-                for own, new in zip(replay.moments, outcome.moments, strict=True):
-                    own.copy_(new)
+                for graph_moment, new in zip(replay.moments, outcome.moments, strict=True):
+                    graph_moment.copy_(new)
             seen = outcome.result.inner_losses if run.present.lookahead else []
             return [
                 torch.stack([loss.detach() for loss in outcome.inner_losses]),

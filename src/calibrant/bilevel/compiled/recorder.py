@@ -143,9 +143,9 @@ def as_function(module: fx.GraphModule) -> Callable[..., Any]:
 
     def shorten(match: re.Match[str]) -> str:
         space, name, overload = match.groups()
-        found = getattr(getattr(getattr(torch.ops, space), name), overload)
+        operator = getattr(getattr(getattr(torch.ops, space), name), overload)
         short = f"_{space}_{name}_{overload}"
-        names[short] = getattr(found, "_op", found)
+        names[short] = getattr(operator, "_op", operator)
         return short
 
     exec(compile(_OPERATOR.sub(shorten, code.src), "<traced graph>", "exec"), names)

@@ -31,20 +31,20 @@ def shorten(module: fx.GraphModule, constants: str) -> None:
     for node in list(module.graph.nodes):
         if _skips_expansions(node):
             _skip_expansions(node, *_operands(node))
-        found = _same_value(node, module, constants)
-        if found is None and (call := _one_call(node, module, constants)) is not None:
+        replacement = _same_value(node, module, constants)
+        if replacement is None and (call := _one_call(node, module, constants)) is not None:
             with module.graph.inserting_before(node):
-                found = module.graph.call_function(*call)
-            set_form(found, shape(node), node)
-        if found is not None:
-            node.replace_all_uses_with(found)
+                replacement = module.graph.call_function(*call)
+            set_form(replacement, shape(node), node)
+        if replacement is not None:
+            node.replace_all_uses_with(replacement)
             module.graph.erase_node(node)
 
 
 def _operands(node: fx.Node) -> list[fx.Node]:
     """The two operands of a sum, difference or product; none for other nodes, and for numbers as operands."""
-    found = [a for a in node.args if isinstance(a, fx.Node)]
-    return found if node.target in _BROADCASTING and not node.kwargs and len(found) == len(node.args) == 2 else []
+    operands = [a for a in node.args if isinstance(a, fx.Node)]
+    return operands if node.target in _BROADCASTING and not node.kwargs and len(operands) == len(node.args) == 2 else []
 
 
 def _skips_expansions(node: fx.Node) -> bool:
@@ -223,13 +223,13 @@ def _merge_repeats(graph: fx.Graph) -> None:
 
 def _fold_constants(module: fx.GraphModule) -> None:
     """Compute expressions that depend on no input now: ones and counts in averages and gradients."""
-    graph, known = module.graph, dict[fx.Node, torch.Tensor]()
+    graph, constants = module.graph, dict[fx.Node, torch.Tensor]()
     for node in list(graph.nodes):
-        value = _constant_value(node, known)
+        value = _constant_value(node, constants)
         if value is not None:
-            known[node] = value
-    for position, (node, value) in enumerate(known.items()):
-        if all(user in known for user in node.users):
+            constants[node] = value
+    for position, (node, value) in enumerate(constants.items()):
+        if all(user in constants for user in node.users):
             continue  # only other constants need it
         name = f"{_FOLDED}{position}"
         module.register_buffer(name, value, persistent=False)
@@ -249,7 +249,7 @@ _FILLS = {
 }
 
 
-def _constant_value(node: fx.Node, known: dict[fx.Node, torch.Tensor]) -> torch.Tensor | None:
+def _constant_value(node: fx.Node, constants: dict[fx.Node, torch.Tensor]) -> torch.Tensor | None:
     if node.op != "call_function" or _is_random(node.target) or not isinstance(node.target, torch._ops.OpOverload):
         return None
     form = node.meta.get("val")
@@ -259,8 +259,8 @@ def _constant_value(node: fx.Node, known: dict[fx.Node, torch.Tensor]) -> torch.
         return _FILLS[node.target](form.shape, dtype=form.dtype, device=form.device)
     if node.target in _NUMBERS and not node.all_input_nodes:  # a Python number as a tensor
         return node.target(*node.args, **node.kwargs)
-    if node.all_input_nodes and all(n in known for n in node.all_input_nodes):
-        arguments, keywords = fx.map_arg((node.args, node.kwargs), known.__getitem__)
+    if node.all_input_nodes and all(n in constants for n in node.all_input_nodes):
+        arguments, keywords = fx.map_arg((node.args, node.kwargs), constants.__getitem__)
         return node.target(*arguments, **keywords)
     return None
 

@@ -96,9 +96,9 @@ class TracedDerivatives(LossDerivatives):
 
             def flat(*leaves: Tensor) -> tuple[Tensor, ...]:
                 nonlocal reaches_network
-                found = full_first_order(self.fn, names, *point.restore(leaves))
-                used[:], reaches_network = found.buffers, found.reaches_network
-                return found.loss, found.params, found.phi, *found.buffers.values()
+                gradient = full_first_order(self.fn, names, *point.restore(leaves))
+                used[:], reaches_network = gradient.buffers, gradient.reaches_network
+                return gradient.loss, gradient.params, gradient.phi, *gradient.buffers.values()
 
             run = self._finish(trace(flat, example), params.device)
             return run, used, reaches_network
@@ -170,17 +170,17 @@ class TracedDerivatives(LossDerivatives):
         if recent is not None and recent[0] is point.layout and recent[1] == point.shapes:
             return recent[2]
         key = (kind, *point.key())
-        found = self._cache.get(key)
-        if found is None:
+        built = self._cache.get(key)
+        if built is None:
             if self.traced == self.warn_after:
                 warn(f"{self.traced} different shapes were traced. Batches of one size (drop_last=True) avoid this.")
             begin = time.perf_counter()
             # Tracing runs the step and draws random numbers. The seed keeps them apart from those of the run.
             with torch.no_grad(), seeded(0, point.tensors[0]):
-                found = self._cache[key] = build(point.tensors)
+                built = self._cache[key] = build(point.tensors)
             self.seconds += time.perf_counter() - begin
-        self._recent[kind] = (point.layout, point.shapes, found)
-        return found
+        self._recent[kind] = (point.layout, point.shapes, built)
+        return built
 
     def _finish(self, module: fx.GraphModule, device: torch.device) -> Callable[..., Any]:
         if self.compiler == "trace":

@@ -83,10 +83,10 @@ class Dynamics:
 
     def record(self, state: State, phi: Tensor, batch: Batch) -> tuple[State, Tensor, Recorded]:
         """Take one training step, and record it so that it can be pulled back."""
-        found = self.derivatives.linearize(state.params, state.buffers, phi, batch)
-        after = self._update(state, found.grad, found.buffers)
-        at = Linearization(state.params, state.moments, after.moments, found.grad, after.step)
-        return after, found.loss, Recorded(found, at)
+        linearized = self.derivatives.linearize(state.params, state.buffers, phi, batch)
+        after = self._update(state, linearized.grad, linearized.buffers)
+        at = Linearization(state.params, state.moments, after.moments, linearized.grad, after.step)
+        return after, linearized.loss, Recorded(linearized, at)
 
     def pull(self, recorded: Recorded, adjoint: Cotangent, *, params: bool = True) -> tuple[Cotangent, Tensor]:
         """The adjoint of the state before a step from the adjoint after it, and the step's share of dF/dφ.

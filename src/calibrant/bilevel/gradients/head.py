@@ -62,19 +62,19 @@ class FeatureMemory:
 
     def _same_forms(self, batch: Batch, features: Sequence[Tensor]) -> bool:
         """Whether all entries have the shapes of the given one. The last batch of a loader is often smaller."""
-        forms = [[t.shape for t in (*_leaves(own), *kept)] for own, kept in (*self.kept, (batch, features))]
+        forms = [[t.shape for t in (*_leaves(one), *kept)] for one, kept in (*self.kept, (batch, features))]
         return all(form == forms[0] for form in forms)
 
     def _shift(self) -> None:
         """Move every entry one place to the front, in place, so that a recorded step repeats it in each replay."""
         entries = [[*_leaves(batch), *features] for batch, features in self.kept]
-        for own, following in itertools.pairwise(entries):
-            for kept, new in zip(own, following, strict=True):
+        for entry, following in itertools.pairwise(entries):
+            for kept, new in zip(entry, following, strict=True):
                 kept.copy_(new)
 
     def _write(self, batch: Batch, features: Sequence[Tensor]) -> None:
-        kept, own = self.kept[-1]
-        for old, new in zip([*_leaves(kept), *own], [*_leaves(batch), *features], strict=True):
+        last_batch, last_features = self.kept[-1]
+        for old, new in zip([*_leaves(last_batch), *last_features], [*_leaves(batch), *features], strict=True):
             old.copy_(new)
 
     def joined(self) -> tuple[Batch, list[Tensor]]:
@@ -251,7 +251,7 @@ class SplitLosses(ABC):
         self, answers: Sequence[Any], params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch
     ) -> Tensor:
         """F on a batch from known outputs of the network."""
-        return self.outer_value(self._answering(params, buffers, batch, given=answers), phi, batch)
+        return self.outer_value(self._answering(params, buffers, batch, answers=answers), phi, batch)
 
     def _answering(self, params: Tensor, buffers: Tensors, batch: Batch, **settings: Any) -> RecordingNetwork:
         train = self.outer_mode == "train"
@@ -277,7 +277,7 @@ class SplitLosses(ABC):
         self, w: Tensor, params: Tensor, features: Sequence[Tensor], batch: Batch, *, train: bool
     ) -> SplitPureNetwork:
         named = self.view.unflatten(params) | self.view.head_params(w)
-        return SplitPureNetwork(self.view, named, self.start_buffers, given=features, train=train, noise=batch.noise)
+        return SplitPureNetwork(self.view, named, self.start_buffers, features=features, train=train, noise=batch.noise)
 
 
 class BodyPass(NamedTuple):

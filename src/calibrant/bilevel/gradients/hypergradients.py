@@ -72,7 +72,7 @@ class HypergradientInput(NamedTuple):
     features: FeatureMemory | None = None
 
     @property
-    def judge(self) -> Batch:
+    def required_outer_batch(self) -> Batch:
         """The batch on which the outer loss is differentiated."""
         assert self.outer_batch is not None, "a hypergradient that moves φ needs an outer batch"
         return self.outer_batch
@@ -284,7 +284,7 @@ class Forward(Hypergradient):
 
 def outer_gradient(inputs: HypergradientInput, state: State, phi: Tensor) -> tuple[FullGradient, Cotangent]:
     """First derivatives of the outer loss, and the adjoint of the state after training."""
-    outer = inputs.outer.gradients(state.params, state.buffers, phi, inputs.judge)
+    outer = inputs.outer.gradients(state.params, state.buffers, phi, inputs.required_outer_batch)
     warn_without_network(outer)
     zero = inputs.dynamics.zero(state)
     return outer, Cotangent(outer.params, zero.moments, outer.buffers)

@@ -296,7 +296,8 @@ class Implicit(Hypergradient):
             return HypergradientResult(None, torch.zeros_like(phi), losses, state)
         batch, features = memory.joined()
         w = state.params[..., heads.head_slice].clone()
-        outer = heads.outer(state, None, phi, inputs.judge).gradients(w, {}, phi, inputs.judge)
+        outer_batch = inputs.required_outer_batch
+        outer = heads.outer(state, None, phi, outer_batch).gradients(w, {}, phi, outer_batch)
         warn_without_network(outer)
         here = heads.inner(state, features).linearize(w, {}, phi, batch)
         share, details = self._solved(here, outer.params, inputs.dynamics.optimizer.on(heads.head_slice))

@@ -57,9 +57,9 @@ def tensor_bytes(tree: Any, beside: Any = ()) -> int:
 
     Shared storage counts once, and storage of the tensors in ``beside`` does not count.
     """
-    known = {ref.cdata for ref, _ in _storages(pytree.tree_leaves(beside))}
+    counted = {ref.cdata for ref, _ in _storages(pytree.tree_leaves(beside))}
     return sum(
-        {ref.cdata: size for ref, size in _storages(pytree.tree_leaves(tree)) if ref.cdata not in known}.values()
+        {ref.cdata: size for ref, size in _storages(pytree.tree_leaves(tree)) if ref.cdata not in counted}.values()
     )
 
 
@@ -72,10 +72,10 @@ class Allocations(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        given = {ref.cdata for ref, _ in _storages(pytree.tree_leaves((args, kwargs)))}
+        argument_storages = {ref.cdata for ref, _ in _storages(pytree.tree_leaves((args, kwargs)))}
         output = func(*args, **kwargs)
         for ref, size in _storages(pytree.tree_leaves(output)):
-            if ref.cdata not in given:  # a view or an operation in place allocates nothing
+            if ref.cdata not in argument_storages:  # a view or an operation in place allocates nothing
                 self.seen[ref.cdata] = ref, size
         return output
 
@@ -181,8 +181,8 @@ class Keep(TorchFunctionMode):
             if func in _DETACH and args[0].is_floating_point():
                 result = args[0].view_as(args[0])
             elif kwargs.get("out") is not None:  # autograd does not record writing into given tensors
-                given = {k: v for k, v in kwargs.items() if k != "out"}
-                result = kwargs["out"].copy_(func(*args, **given))
+                other_arguments = {k: v for k, v in kwargs.items() if k != "out"}
+                result = kwargs["out"].copy_(func(*args, **other_arguments))
             else:
                 result = func(*args, **kwargs)
         for leaf in pytree.tree_leaves(result):
@@ -288,11 +288,11 @@ class LossDerivatives:
                     seeds.append(adjoint)
             wanted = inputs if params else inputs[1:2]
             with gate.opened():
-                found = _gradients(outputs, wanted, seeds, retain_graph=retain)
+                adjoints = _gradients(outputs, wanted, seeds, retain_graph=retain)
             if not params:
-                return Adjoint(None, found[0], {})
-            back = dict(zip(self.differentiable_buffers, found[2:], strict=True)) if d_buffers else {}
-            return Adjoint(found[0], found[1], back)
+                return Adjoint(None, adjoints[0], {})
+            back = dict(zip(self.differentiable_buffers, adjoints[2:], strict=True)) if d_buffers else {}
+            return Adjoint(adjoints[0], adjoints[1], back)
 
         def push(t_params: Tensor, t_phi: Tensor, t_buffers: Tensors) -> tuple[Tensor, Tensors]:
             # The transpose is linear in its seeds, and its own transpose is the forward derivative.
@@ -304,12 +304,12 @@ class LossDerivatives:
             live = [(b, t) for b, t in zip(back, tangents, strict=True) if b.requires_grad]
             if not live:
                 return torch.zeros_like(t_params), {k: torch.zeros_like(t) for k, t in t_buffers.items()}
-            found = torch.autograd.grad(
+            pushed = torch.autograd.grad(
                 [b for b, _ in live], seeds, [t for _, t in live], is_grads_batched=True, allow_unused=True
             )
             moved = [
                 t_params.new_zeros(t_params.shape[:1] + s.shape) if f is None else f
-                for f, s in zip(found, seeds, strict=True)
+                for f, s in zip(pushed, seeds, strict=True)
             ]
             return moved[0], {k: torch.zeros_like(t) for k, t in t_buffers.items()} | dict(
                 zip(tracked, moved[1:], strict=True)
@@ -354,10 +354,10 @@ def full_first_order(
                 "not detach the result."
             )
         used = [buffers[k] for k in names]
-        found = torch.autograd.grad(loss.sum(), [params, phi, *used], allow_unused=True)
-    d_params, d_phi = (torch.zeros_like(t) if g is None else g for t, g in zip((params, phi), found[:2], strict=True))
-    d_buffers = {k: g for k, g in zip(names, found[2:], strict=True) if g is not None}
-    return FullGradient(loss.detach(), d_params, d_phi, d_buffers, found[0] is not None or bool(d_buffers))
+        grads = torch.autograd.grad(loss.sum(), [params, phi, *used], allow_unused=True)
+    d_params, d_phi = (torch.zeros_like(t) if g is None else g for t, g in zip((params, phi), grads[:2], strict=True))
+    d_buffers = {k: g for k, g in zip(names, grads[2:], strict=True) if g is not None}
+    return FullGradient(loss.detach(), d_params, d_phi, d_buffers, grads[0] is not None or bool(d_buffers))
 
 
 def seeded(seed: int | None, like: Tensor) -> contextlib.AbstractContextManager[None]:
@@ -396,7 +396,7 @@ def _gradients(
     if not live:
         return [torch.zeros_like(x) for x in inputs]
     try:
-        found = torch.autograd.grad(
+        gradients = torch.autograd.grad(
             [o for o, _ in live],
             inputs,
             [s for _, s in live],
@@ -413,4 +413,4 @@ def _gradients(
             "through it. Use another operation, or differentiate only the last layer: OneStep or Implicit with "
             "scope='head'."
         ) from error
-    return [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, found, strict=True)]
+    return [torch.zeros_like(x) if g is None else g for x, g in zip(inputs, gradients, strict=True)]

@@ -107,7 +107,8 @@ class OneStep(Hypergradient):
         if not self.lookahead:
             state, more = self.train(inputs, start, phi, 1)
             losses, seen, ahead = [*losses, *more], None, state.params[..., at]
-        outer = heads.outer(state, seen, phi, inputs.judge).gradients(ahead, {}, phi, inputs.judge)
+        outer_batch = inputs.required_outer_batch
+        outer = heads.outer(state, seen, phi, outer_batch).gradients(ahead, {}, phi, outer_batch)
         warn_without_network(outer)
         zero = tuple(torch.zeros_like(m) for m in after)
         with torch.no_grad():
@@ -120,7 +121,9 @@ class OneStep(Hypergradient):
         if self.scope == "all":
             return None
         if inputs.head_slice is None:
-            raise ValueError("OneStep(scope='head') needs the slice of the head: give HypergradientInput(stretch=…).")
+            raise ValueError(
+                "OneStep(scope='head') needs the slice of the head: give HypergradientInput(head_slice=…)."
+            )
         mask = torch.zeros(params.shape[-1], dtype=torch.bool, device=params.device)
         mask[inputs.head_slice] = True
         return mask
@@ -151,7 +154,7 @@ class Direct(Hypergradient):
 
     def __call__(self, inputs: HypergradientInput, start: State, phi: Tensor) -> HypergradientResult:
         state, losses = self.train(inputs, start, phi, self.steps)
-        batch = inputs.judge
+        batch = inputs.required_outer_batch
         if inputs.heads is not None:
             w = state.params[..., inputs.heads.head_slice]
             outer = inputs.heads.outer(state, None, phi, batch).gradients(w, {}, phi, batch)
@@ -175,7 +178,7 @@ class Feedback(Hypergradient):
 
     def __call__(self, inputs: HypergradientInput, start: State, phi: Tensor) -> HypergradientResult:
         state, losses = self.train(inputs, start, phi, self.steps)
-        batch = inputs.judge
+        batch = inputs.required_outer_batch
         if inputs.heads is not None:
             w = state.params[..., inputs.heads.head_slice]
             value, _ = inputs.heads.outer(state, None, phi, batch).value(w, {}, phi, batch)

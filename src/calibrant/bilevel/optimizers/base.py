@@ -214,8 +214,8 @@ class GroupedOptimizer(Optimizer):
         fresh: list[Tensor] = []
         for (opt, p), g in zip(self._split(params), grads, strict=True):
             count = len(opt.init(p[..., :0]))
-            own, rest = rest[:count], rest[count:]
-            q, new = opt.update(p, own, g, step)
+            part_moments, rest = rest[:count], rest[count:]
+            q, new = opt.update(p, part_moments, g, step)
             after.append(q)
             fresh.extend(new)
         return torch.cat(after, -1), tuple(fresh)

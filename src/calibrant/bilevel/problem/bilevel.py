@@ -111,7 +111,7 @@ class Bilevel(SplitLosses):
         self._hyper: Tensors = {}
         self._take((train, val), self._batch_sizes, hyper)
         self._kernels = FusedKernels(self.view.module)
-        self.known: dict[str, Any] = {}  # results of checks of the losses, shared with replicas
+        self._loss_checks: dict[str, Any] = {}  # results of checks of the losses, shared with replicas
         self.stochastic = False
         self._head_name = head
         if head is not None:  # before the losses run, because they may use features
@@ -212,13 +212,13 @@ class Bilevel(SplitLosses):
         """θ_0 = Φ_0(φ)."""
         start = self.start.clone()
         if isinstance(self.variables, OuterVariable):
-            found = self.outer_view.run(phi, lambda outer: outer.initial(start))
-            if found.shape != start.shape:
+            initial = self.outer_view.run(phi, lambda outer: outer.initial(start))
+            if initial.shape != start.shape:
                 raise ValueError(
                     f"{type(self.variables).__name__}.initial must return a vector of the network's {len(start)} "
-                    f"parameters; got shape {tuple(found.shape)}."
+                    f"parameters; got shape {tuple(initial.shape)}."
                 )
-            return found
+            return initial
         return start
 
     def initial_buffers(self) -> Tensors:
@@ -240,11 +240,11 @@ class Bilevel(SplitLosses):
             return phi
         values = self.outer_view.unflatten(phi)
         projected = self.variables.project(dict(values))
-        wanted, found = _shapes(values), _shapes(projected)
-        if found is None or any(found.get(name) != shape for name, shape in wanted.items()):
+        shapes, new_shapes = _shapes(values), _shapes(projected)
+        if new_shapes is None or any(new_shapes.get(name) != shape for name, shape in shapes.items()):
             raise ValueError(
-                f"{type(self.variables).__name__}.project must return all values by name, with their shapes {wanted}; "
-                f"got {projected if found is None else found}."
+                f"{type(self.variables).__name__}.project must return all values by name, with their shapes {shapes}; "
+                f"got {projected if new_shapes is None else new_shapes}."
             )
         return self.outer_view.flatten(projected)
 
@@ -257,10 +257,10 @@ class Bilevel(SplitLosses):
         if self.val is None:
             raise ValueError(NO_VALIDATION_DATA)
         batch = self.val.batch(step)
-        if "outer_draws" not in self.known:
+        if "outer_draws" not in self._loss_checks:
             masked = self.with_noise(batch, 0, OUTER_NOISE, False)
-            self.known["outer_draws"] = check_outer_loss(self, masked)
-        return self.with_noise(batch, step, OUTER_NOISE, self.known["outer_draws"])
+            self._loss_checks["outer_draws"] = check_outer_loss(self, masked)
+        return self.with_noise(batch, step, OUTER_NOISE, self._loss_checks["outer_draws"])
 
     def with_noise(self, batch: Batch, step: int, purpose: int, stochastic: bool) -> Batch:
         """A batch with the dropout masks of a step, and with a seed if the loss itself draws random numbers."""
@@ -287,13 +287,13 @@ class Bilevel(SplitLosses):
 
     def depends(self, level: Literal["inner", "outer"]) -> tuple[bool, bool]:
         """Whether a level's loss depends on θ and on φ, on its first batch."""
-        if level not in self.known:
+        if level not in self._loss_checks:
             fn, batch = (self.inner, self.train_batch(0)) if level == "inner" else (self.outer, self.val_batch(0))
             params, phi = (t.clone().requires_grad_() for t in (self.start, self.start_phi))
             with torch.enable_grad(), seeded(0, params), checks.foreign_generators_restored():
                 loss, _ = fn(params, self.initial_buffers(), phi, batch)
-            self.known[level] = checks.depends(loss, params, phi)
-        return self.known[level]
+            self._loss_checks[level] = checks.depends(loss, params, phi)
+        return self._loss_checks[level]
 
 
 def _shapes(values: Any) -> Any:
@@ -309,9 +309,9 @@ def _vector(values: Tensor, like: Tensor, name: str) -> Tensor:
     return values.detach().to(like, copy=True)
 
 
-def _kept(given: Any, stream: Stream | None) -> Any:
+def _kept(data: Any, stream: Stream | None) -> Any:
     """The data from which a replica makes its stream: converted tensors, or what the user gave."""
-    return (stream.inputs, stream.targets) if isinstance(stream, TensorStream) and stream is not given else given
+    return (stream.inputs, stream.targets) if isinstance(stream, TensorStream) and stream is not data else data
 
 
 def _scalar(loss: Tensor, level: str) -> Tensor:
@@ -365,7 +365,7 @@ def _find_carried_buffers(problem: Bilevel, batch: Batch) -> None:
         with torch.enable_grad(), seeded(0, params), checks.foreign_generators_restored():
             return problem.inner(params, buffers, phi, batch)[1]
 
-    view, known = problem.view, problem.view.differentiable_buffers
-    view.differentiable_buffers, unseen = checks.carried_buffers(evaluate, problem.initial_buffers(), known)
+    view, differentiable = problem.view, problem.view.differentiable_buffers
+    view.differentiable_buffers, unseen = checks.carried_buffers(evaluate, problem.initial_buffers(), differentiable)
     if problem.outer_mode == "eval" and problem.val is not None and problem.outer_view.size:
         checks.warn_of_buffers(unseen)

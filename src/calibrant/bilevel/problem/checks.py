@@ -58,10 +58,10 @@ def check_loss(loss: Any, name: str) -> None:
     advice = f"For a loss of logits and targets, pass {name}=calibrant.bilevel.{wrapper}(loss)."
     if not callable(loss):
         raise TypeError(f"{name} must be a function of (net, outer, batch); got {loss!r}. {advice}")
-    own = type(loss).__name__ if isinstance(loss, nn.Module) else getattr(loss, "__name__", repr(loss))
+    loss_name = type(loss).__name__ if isinstance(loss, nn.Module) else getattr(loss, "__name__", repr(loss))
     home = (type(loss) if isinstance(loss, nn.Module) else loss).__module__ or ""
     if home.partition(".")[0] == "torch":
-        raise TypeError(f"{name} must be a function of (net, outer, batch); got torch's {own}. {advice}")
+        raise TypeError(f"{name} must be a function of (net, outer, batch); got torch's {loss_name}. {advice}")
     try:
         signature = inspect.signature(loss)
     except (TypeError, ValueError):  # some built-in functions have no signature
@@ -70,8 +70,8 @@ def check_loss(loss: Any, name: str) -> None:
         signature.bind(None, None, None)
     except TypeError:
         raise TypeError(
-            f"{name} must be a function of (net, outer, batch); got {own}{signature}, which cannot be called with "
-            f"three arguments. {advice}"
+            f"{name} must be a function of (net, outer, batch); got {loss_name}{signature}, which cannot be called "
+            f"with three arguments. {advice}"
         ) from None
 
 
@@ -222,16 +222,16 @@ class SoftmaxWatch(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found = False
+        self.saw_probabilities = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.name() in ("aten::_softmax", "aten::_log_softmax"):
-            self.found |= _are_probabilities(args[0], args[1])
+            self.saw_probabilities |= _are_probabilities(args[0], args[1])
         return func(*args, **(kwargs or {}))
 
     def warn(self) -> None:
         """Warn if such a softmax was found."""
-        if self.found:
+        if self.saw_probabilities:
             warn(
                 "The network's output is already a probability distribution, and the loss applies another softmax to "
                 "it, so confidences can hardly rise. Losses take logits: remove the softmax at the end of the network."
@@ -246,22 +246,22 @@ def _are_probabilities(values: Tensor, dim: int) -> bool:
 
 
 def carried_buffers(
-    evaluate: Callable[[Tensors], Tensors], buffers: Tensors, known: Sequence[str]
+    evaluate: Callable[[Tensors], Tensors], buffers: Tensors, differentiable: Sequence[str]
 ) -> tuple[list[str], list[str]]:
     """The buffers through which gradient flows from step to step, and those that change without a graph.
 
     ``evaluate(buffers)`` gives the buffers after a training pass with parameters that require a gradient. ``known`` are
     buffers that are known to carry gradient.
     """
-    names = list(known)
+    names = list(differentiable)
     others = [k for k, b in buffers.items() if b.is_floating_point() and k not in names]
     while others:  # a buffer may depend on another one that carries gradient
         after = evaluate({k: b.detach().clone().requires_grad_(k in names) for k, b in buffers.items()})
-        found = [k for k in others if after[k].requires_grad]
-        if not found:
+        carrying = [k for k in others if after[k].requires_grad]
+        if not carrying:
             return names, [k for k in others if not torch.equal(after[k], buffers[k])]
-        names += found
-        others = [k for k in others if k not in found]
+        names += carrying
+        others = [k for k in others if k not in carrying]
     return names, []
 
 

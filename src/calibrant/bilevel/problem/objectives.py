@@ -178,7 +178,7 @@ class DropoutVariance:
 
     def __call__(self, net: Network, variables: Any, batch: Batch) -> Tensor:
         logits = torch.stack([net.logits(batch.inputs) for _ in range(self.draws)])
-        losses = torch.stack([cross_entropy(own, batch.targets) for own in logits.unbind()]).mean(0)
+        losses = torch.stack([cross_entropy(draw_logits, batch.targets) for draw_logits in logits.unbind()]).mean(0)
         variance = full_precision(logits).softmax(-1).var(0).sum(-1)
         return add_prior(batch.weighted(losses + self.strength * variance).mean(), variables)
 

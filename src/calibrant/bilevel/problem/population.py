@@ -36,8 +36,8 @@ class SharedPhi:
 
     def __init__(self, groups: Sequence[int] | Tensor, shares: Sequence[float] | Tensor | None = None) -> None:
         _, self.group = torch.unique(torch.as_tensor(groups, dtype=torch.long, device="cpu"), return_inverse=True)
-        given = [1.0] * len(groups) if shares is None else shares
-        self.shares = torch.as_tensor(given, dtype=torch.float64, device="cpu")
+        member_shares = [1.0] * len(groups) if shares is None else shares
+        self.shares = torch.as_tensor(member_shares, dtype=torch.float64, device="cpu")
         if self.shares.shape != self.group.shape:
             raise ValueError(
                 f"shares must have one entry per member, as tied has ({len(self.group)}); got shape "

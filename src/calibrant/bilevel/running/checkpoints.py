@@ -44,7 +44,7 @@ def fingerprint(run: Run) -> Settings:
     """The settings and data of a run by dotted names. Call it before the first batches are released."""
     problem = run.problem
     members: list[Any] = getattr(problem, "problems", [problem])
-    found: Settings = {
+    settings: Settings = {
         "restart": run.restart,
         "clip_norm": run.clip_norm,
         "first_move": run.first_move,
@@ -56,9 +56,10 @@ def fingerprint(run: Run) -> Settings:
     }
     for name, stream in (("train", problem.train), ("val", problem.val)):
         streams = stream.streams if isinstance(stream, MemberStream) else [stream]
-        described = [_stream(own) for own in streams if own is not None]
-        found |= {f"{name}.{key}": [own.get(key) for own in described] for own in described[:1] for key in own}
-    return found
+        described = [_stream(stream) for stream in streams if stream is not None]
+        for key in described[0] if described else ():
+            settings[f"{name}.{key}"] = [description.get(key) for description in described]
+    return settings
 
 
 def differences(there: Settings, here: Settings) -> list[str]:
@@ -70,19 +71,19 @@ def differences(there: Settings, here: Settings) -> list[str]:
 def _optimizer(prefix: str, optimizer: Optimizer | None) -> Settings:
     if optimizer is None:
         return {prefix: None}
-    found: Settings = {prefix: type(optimizer).__name__}
+    settings: Settings = {prefix: type(optimizer).__name__}
     for field in dataclasses.fields(optimizer):
         value, name = getattr(optimizer, field.name), f"{prefix}.{field.name}"
         if field.name == "decays":  # follows from the network, weight_decay and decay_on
             continue
         if field.name == "parts":
             for position, (length, part) in enumerate(value):
-                found |= {f"{name}.{position}": length, **_optimizer(f"{name}.{position}", part)}
+                settings |= {f"{name}.{position}": length, **_optimizer(f"{name}.{position}", part)}
         elif callable(value):
-            found[name] = [_rate(value, step) for step in _PROBED_STEPS]
+            settings[name] = [_rate(value, step) for step in _PROBED_STEPS]
         else:
-            found[name] = _value(value)
-    return found
+            settings[name] = _value(value)
+    return settings
 
 
 def _rate(schedule: Callable[[int], Any], step: int) -> Any:
@@ -103,21 +104,21 @@ def _value(value: Any) -> Any:
 
 
 def _stream(stream: Stream) -> Settings:
-    found: Settings = {"kind": type(stream).__name__}
+    settings: Settings = {"kind": type(stream).__name__}
     if isinstance(stream, TensorStream):
-        found |= {"batch_size": stream.batch_size, "batches": stream.batches, "seed": stream.seed}
-        found["augmented"] = stream.augment is not None
+        settings |= {"batch_size": stream.batch_size, "batches": stream.batches, "seed": stream.seed}
+        settings["augmented"] = stream.augment is not None
         tensors: Any = {"inputs": stream.inputs, "targets": stream.targets, "index": stream.index}
         tensors |= {"weights": stream.sample_weight, "hyper": stream.hyper}
     else:
         if isinstance(stream, LoaderStream):
             size = getattr(stream.loader, "batch_size", None)
-            found |= {"batch_size": _value(size), "batches": stream.batches, "seed": stream.seed}
+            settings |= {"batch_size": _value(size), "batches": stream.batches, "seed": stream.seed}
         batch = stream.batch(0)
         tensors = {"inputs": batch.inputs, "targets": batch.targets, "index": batch.index, "hyper": batch.hyper}
     for name, tree in tensors.items():
-        found[name] = list(map(_tensor, tensors_of(tree)))
-    return found
+        settings[name] = list(map(_tensor, tensors_of(tree)))
+    return settings
 
 
 def _tensor(tensor: Tensor) -> Settings:
@@ -200,9 +201,9 @@ def load_run(path: str | Path, run: Run) -> None:
                 f"{path} has {there.get(name, 'nothing')} for {name}, but this run has {here.get(name, 'nothing')}. "
                 "Resume with the problem and the optimisers of the first run."
             )
-    if found := differences(plain["fingerprint"], run.fingerprint):
+    if changes := differences(plain["fingerprint"], run.fingerprint):
         raise ValueError(
-            f"{path} was written by a run with other settings or data: {'; '.join(found)}. Resume with those of the "
+            f"{path} was written by a run with other settings or data: {'; '.join(changes)}. Resume with those of the "
             "first run."
         )
     run.state = State(tensors["params"], _numbered(tensors, "moment."), _named(tensors, "buffer."), plain["inner_step"])
@@ -211,10 +212,11 @@ def load_run(path: str | Path, run: Run) -> None:
     run.load_extra_tensors(_named(tensors, "extra."))
     for name in ("reasons", "failures", "stop_steps"):
         setattr(run, name, {int(k): v for k, v in plain[name].items()})
-    saved, own = [c["type"] for c in plain["callbacks"]], [type(c).__name__ for c in run.callbacks]
-    if saved != own:
+    saved_callbacks, run_callbacks = [c["type"] for c in plain["callbacks"]], [type(c).__name__ for c in run.callbacks]
+    if saved_callbacks != run_callbacks:
         raise ValueError(
-            f"{path} was written by a run with callbacks {saved}, but this run has {own}. Give the same callbacks."
+            f"{path} was written by a run with callbacks {saved_callbacks}, but this run has {run_callbacks}. "
+            "Give the same callbacks."
         )
     for position, (callback, kept) in enumerate(zip(run.callbacks, plain["callbacks"], strict=True)):
         callback.load_state_dict(kept["plain"] | _named(tensors, f"callback.{position}."))

@@ -48,13 +48,13 @@ def sound(run: Run, result: hg.HypergradientResult) -> Tensor:
 class Look(NamedTuple):
     """Which values of an outer step are finite, in the order of computation, with one column per member."""
 
-    found: dict[str, Tensor]
+    finite_by_value: dict[str, Tensor]
     step: int
     taken: int
 
     def message(self, member: int) -> str:
         """The first value that was not finite, its step, and what to try."""
-        level, ok = next((k, ok) for k, ok in self.found.items() if not bool(ok[:, member].all()))
+        level, ok = next((k, ok) for k, ok in self.finite_by_value.items() if not bool(ok[:, member].all()))
         where = f"outer step {self.step + 1}"
         if level == "inner loss":
             first = int((~ok[:, member]).nonzero()[0])
@@ -73,7 +73,7 @@ def examine(run: Run, taken: int, outcome: StepOutcome) -> Tensor:
     if not run.is_population and values.surely_finite():
         return torch.ones(1, dtype=torch.bool, device="cpu")
     look = values.look(run.problem.members or 1)
-    good = torch.cat([ok.all(0, keepdim=True) for ok in look.found.values()]).cpu()
+    good = torch.cat([ok.all(0, keepdim=True) for ok in look.finite_by_value.values()]).cpu()
     for member in ((~good.all(0)) & run.active).nonzero().flatten().tolist():
         if not run.is_population:
             raise NonFiniteError(look.message(member))
@@ -105,10 +105,10 @@ class Values(NamedTuple):
         # In the order of computation, so that the message names the first cause.
         if not self.lookahead:
             return Look({"inner loss": losses} | params | outer, self.step, self.taken)
-        found: dict[str, Tensor] = {}
+        lookahead_losses: dict[str, Tensor] = {}
         if result.inner_losses:
-            found["inner loss"] = torch.stack(result.inner_losses).reshape(-1, members).isfinite()
-        return Look(found | outer | {"training loss": losses} | params, self.step, self.taken)
+            lookahead_losses["inner loss"] = torch.stack(result.inner_losses).reshape(-1, members).isfinite()
+        return Look(lookahead_losses | outer | {"training loss": losses} | params, self.step, self.taken)
 
     def surely_finite(self) -> bool:
         """Whether the sum of all values is finite, so that every value is."""
@@ -116,8 +116,8 @@ class Values(NamedTuple):
 
     def all_finite(self) -> list[Tensor]:
         """All values that must be finite, as vectors. Parameters are left out: they show errors of earlier steps."""
-        result, found = self.result, [self.inner_losses, *self.result.inner_losses, self.phi]
-        every = (*found, result.loss, result.gradient)
+        result, tensors = self.result, [self.inner_losses, *self.result.inner_losses, self.phi]
+        every = (*tensors, result.loss, result.gradient)
         return [t.reshape(-1) for t in every if t is not None and t.numel()]
 
 
@@ -175,5 +175,5 @@ class DeferredFiniteCheck:
         self._answer, self._asked, self._arrived = None, [], None
         for values in [] if good else asked:
             look = values.look(1)
-            if not all(bool(ok.all()) for ok in look.found.values()):
+            if not all(bool(ok.all()) for ok in look.finite_by_value.values()):
                 raise NonFiniteError(look.message(0))

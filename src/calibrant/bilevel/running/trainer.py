@@ -51,12 +51,12 @@ class Trainer:
         self.params = view.initial()
         self.grad = torch.zeros_like(self.params)
         self.moments = optimizer.init(self.params)
-        own = dict(self.module.named_parameters())
+        parameters = dict(self.module.named_parameters())
         views, slopes = view.unflatten(self.params), view.unflatten(self.grad)
         for name in view.names:
-            own[name].data, own[name].grad = views[name], slopes[name]
-            own[name].requires_grad_()
-        self.named = {name: own[name] for name in view.names}
+            parameters[name].data, parameters[name].grad = views[name], slopes[name]
+            parameters[name].requires_grad_()
+        self.named = {name: parameters[name] for name in view.names}
         self._targets: list[Tensor] | None = list(self.named.values())
         """The loss is differentiated in these alone; None where torch's reentrant checkpointing does not allow that."""
         self.dropouts = {k: m for k, m in self.module.named_modules() if isinstance(m, MaskedDropout) and m.p > 0}
@@ -97,7 +97,9 @@ class Trainer:
     ) -> Tensor:
         self._set_mode(train=True)
         divided = memory is not None or features is not None
-        net = SplitWorkingNetwork(self, batch.noise, given=features) if divided else WorkingNetwork(self, batch.noise)
+        net = (
+            SplitWorkingNetwork(self, batch.noise, features=features) if divided else WorkingNetwork(self, batch.noise)
+        )
         with seeded(batch.seed, self.params), torch.enable_grad(), _plain_errors():
             loss = self.problem.inner_value(net, phi, batch._replace(seed=None))
         self.grad.zero_()
@@ -155,8 +157,8 @@ class Trainer:
             return
         with torch.no_grad():
             self.params.copy_(state.params)
-            for own, given in zip(self.moments, state.moments, strict=True):
-                own.copy_(given)
+            for moment, new_moment in zip(self.moments, state.moments, strict=True):
+                moment.copy_(new_moment)
             self._write_buffers(state.buffers)
 
     def live(self, step: int = 0) -> State:

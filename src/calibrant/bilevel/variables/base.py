@@ -110,8 +110,8 @@ class OuterVariables(OuterVariable):
     def project(self, values: Tensors) -> Tensors:
         for position, part in enumerate(self._each()):
             prefix = f"parts.{position}."
-            own = {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)}
-            values = values | {prefix + k: v for k, v in part.project(own).items()}
+            part_values = {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)}
+            values = values | {prefix + k: v for k, v in part.project(part_values).items()}
         return values
 
     def quantities(self, hyper: Tensors) -> Tensors:

@@ -254,8 +254,8 @@ class FocalWithGamma:
 
     def __call__(self, net: HeadedNetwork, outer: Any, batch: Batch) -> Tensor:
         def logits_of(features: Tensor) -> Tensor:
-            found = net.head(features)
-            return outer.outputs(found, batch) if isinstance(outer, OuterVariable) else found
+            head_logits = net.head(features)
+            return outer.outputs(head_logits, batch) if isinstance(outer, OuterVariable) else head_logits
 
         features = net.features(batch.inputs)
         gamma, logits = outer(features.detach()), logits_of(features)
@@ -278,8 +278,8 @@ def _apart(logits: Tensor, of_head: Tensor, labels: Tensor, gamma: Tensor, share
     mixed = share * slope + (1 - share)
     of_body = (mixed.unsqueeze(-1) * of_cross_entropy).detach()
     rest = ((slope - mixed).unsqueeze(-1) * of_cross_entropy).detach()
-    found = (of_body * logits + rest * of_head).sum(-1)
-    return found - found.detach() + focal(logits.detach(), labels, gamma)
+    surrogate = (of_body * logits + rest * of_head).sum(-1)
+    return surrogate - surrogate.detach() + focal(logits.detach(), labels, gamma)
 
 
 def mean_slope(logits: Tensor, labels: Tensor, gamma: Tensor) -> Tensor:

@@ -75,8 +75,8 @@ class LabelNoise(OuterVariable):
         if self.per == "matrix":
             return self.raw.softmax(1)
         rate = self.rate().unsqueeze(1)
-        own = torch.eye(self.n_classes, dtype=rate.dtype, device=rate.device)
-        return own * (1 - rate) + (1 - own) * rate / (self.n_classes - 1)
+        identity = torch.eye(self.n_classes, dtype=rate.dtype, device=rate.device)
+        return identity * (1 - rate) + (1 - identity) * rate / (self.n_classes - 1)
 
     def quantities(self, hyper: Tensors) -> Tensors:
         return {"transition": self.transition()} if self.per == "matrix" else {"rate": self.rate()}
@@ -109,8 +109,8 @@ class LabelNoise(OuterVariable):
         """``log(T[y, y]·p_y)`` and ``log(Σ_{c≠y} T[c, y]·p_c)`` for each y."""
         if self.per == "matrix":
             log_t = torch.log_softmax(self.raw, dim=1)
-            own = torch.eye(self.n_classes, dtype=torch.bool, device=log_t.device)
-            flipped = torch.logsumexp(log_probs.unsqueeze(-1) + log_t.masked_fill(own, -torch.inf), dim=-2)
+            diagonal = torch.eye(self.n_classes, dtype=torch.bool, device=log_t.device)
+            flipped = torch.logsumexp(log_probs.unsqueeze(-1) + log_t.masked_fill(diagonal, -torch.inf), dim=-2)
             return log_probs + log_t.diagonal(), flipped
         log_rate = F.logsigmoid(self.raw) + math.log(self.largest / (self.n_classes - 1))
         kept = log_probs + torch.log1p(-self.largest * torch.sigmoid(self.raw))

@@ -98,8 +98,8 @@ def describe(logits: Tensor, n_classes: int | None = None) -> Tensor:
     top = centred.topk(count, dim=-1).values
     leads = F.pad(top[..., :-1] - top[..., 1:], (0, 3 - count))
     spread = centred.square().mean(-1, keepdim=True).sqrt()
-    found = torch.cat([top[..., :1], leads, centred.logsumexp(-1, keepdim=True), spread], -1)
-    return found.log1p() - 1
+    features = torch.cat([top[..., :1], leads, centred.logsumexp(-1, keepdim=True), spread], -1)
+    return features.log1p() - 1
 
 
 @dataclass(frozen=True)

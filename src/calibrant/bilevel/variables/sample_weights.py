@@ -165,9 +165,10 @@ def neighbourhood(inputs: Any, labels: Any, *, neighbours: int = 32, width: floa
     for label in y.unique():
         rows = torch.nonzero(y.cpu() == label.cpu()).squeeze(1)
         k = min(index.shape[1], len(rows))
-        own = z[rows].numpy()
-        found, which = NearestNeighbors(n_neighbors=k).fit(own).kneighbors(own)
-        index[rows, :k], distance[rows, :k] = rows[torch.from_numpy(which)], torch.from_numpy(found).float()
+        class_inputs = z[rows].numpy()
+        distances, neighbours_in_class = NearestNeighbors(n_neighbors=k).fit(class_inputs).kneighbors(class_inputs)
+        index[rows, :k] = rows[torch.from_numpy(neighbours_in_class)]
+        distance[rows, :k] = torch.from_numpy(distances).float()
     if width is None:
         nearest = distance[:, 1:2][distance[:, 1:2].isfinite()]
         width = max(0.15 * math.sqrt(x.shape[1] / 2), float(nearest.median()) if len(nearest) else 0.0)

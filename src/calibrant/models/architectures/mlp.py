@@ -76,11 +76,11 @@ class PiecewiseLinear(Encoding):
 
     def __init__(self, inputs: Tensor, columns: Tensor, bins: int) -> None:
         edges = [bin_edges(inputs[:, column], bins) for column in columns.tolist()]
-        sizes = torch.tensor([len(own) - 1 for own in edges], device=inputs.device)
+        sizes = torch.tensor([len(column_edges) - 1 for column_edges in edges], device=inputs.device)
         super().__init__(columns.repeat_interleave(sizes))
         self.factor = 0.6 / math.sqrt(bins)
-        self.register_buffer("lower", torch.cat([own[:-1] for own in edges]))
-        self.register_buffer("inverse", torch.cat([1 / own.diff() for own in edges]))
+        self.register_buffer("lower", torch.cat([column_edges[:-1] for column_edges in edges]))
+        self.register_buffer("inverse", torch.cat([1 / column_edges.diff() for column_edges in edges]))
         self.register_buffer("mean", torch.zeros_like(self.lower))
         self.mean = torch.cat([self.inside(piece).sum(0, keepdim=True) for piece in inputs.split(4096)]).sum(0)
         self.mean /= len(inputs)
@@ -217,7 +217,7 @@ def mlp(
             layers += [nn.Dropout(dropout)] if dropout else []
         layers.append(nn.Linear((features, *hidden)[-1], n_classes))
         if encoding is not None:
-            own = copy.deepcopy(encoding)
-            layers[0] = EmbeddingLayer(features, (*hidden, n_classes)[0], own)
-            own.reset_parameters()
+            new_encoding = copy.deepcopy(encoding)
+            layers[0] = EmbeddingLayer(features, (*hidden, n_classes)[0], new_encoding)
+            new_encoding.reset_parameters()
         return nn.Sequential(*layers)

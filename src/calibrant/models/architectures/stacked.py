@@ -46,9 +46,9 @@ class Perceptron(NamedTuple):
         encoding = embedded = None
         if isinstance(first, EmbeddingLayer):
             encoding, embedded, linears[0] = first.encoding, first.embedded, first.linear
-        known = all(type(each) is nn.Linear and each.bias is not None for each in linears)
-        known &= all(type(each) in _ACTIVATIONS for each in activations) and len(layers) % 2 == 1
-        if not known or any(p.device.type != "cpu" for p in module.parameters()):
+        supported = all(type(each) is nn.Linear and each.bias is not None for each in linears)
+        supported &= all(type(each) in _ACTIVATIONS for each in activations) and len(layers) % 2 == 1
+        if not supported or any(p.device.type != "cpu" for p in module.parameters()):
             return None
         return cls(turn, encoding, embedded, tuple(linears), activations)  # type: ignore[arg-type]
 
@@ -71,8 +71,8 @@ class Stack:
         self.bias = torch.cat([each.bias for each in first]).detach()
         embedded = [p.embedded.weight for p in perceptrons if p.embedded is not None]
         self.embedded = torch.cat(embedded).detach().T if embedded else None
-        self.weights = [torch.stack([each.weight for each in own]).detach().transpose(1, 2) for own in later]
-        self.biases = [torch.stack([each.bias for each in own]).detach().unsqueeze(1) for own in later]
+        self.weights = [torch.stack([each.weight for each in layers]).detach().transpose(1, 2) for layers in later]
+        self.biases = [torch.stack([each.bias for each in layers]).detach().unsqueeze(1) for layers in later]
 
     def buffers(self, rows: int) -> tuple[Tensor, ...]:
         """Memory for the encoding and for the outputs of each layer."""
@@ -88,11 +88,11 @@ class Stack:
         if self.encoding is not None and self.embedded is not None:
             values.addmm_(self.encoding.write(rows, buffers[0]), self.embedded)
         for k, (before, after) in enumerate(pairwise(buffers[1:])):
-            own = _activate(self.activations[k], before)
-            own = self._separate(own) if k == 0 else own
-            values = torch.baddbmm(self.biases[k], own, self.weights[k], out=after)
-        for own, share in zip(values if self.weights else self._separate(values), self.shares, strict=True):
-            total.add_(own, alpha=share)
+            hidden = _activate(self.activations[k], before)
+            hidden = self._separate(hidden) if k == 0 else hidden
+            values = torch.baddbmm(self.biases[k], hidden, self.weights[k], out=after)
+        for logits, share in zip(values if self.weights else self._separate(values), self.shares, strict=True):
+            total.add_(logits, alpha=share)
 
     def _separate(self, values: Tensor) -> Tensor:
         """The outputs of the first layers, by perceptron."""
@@ -105,21 +105,21 @@ class MeanPerceptron:
     def __init__(self, perceptrons: Sequence[Perceptron], shares: Sequence[float]) -> None:
         self.n_classes = len(perceptrons[0].linears[-1].weight)
         groups: list[list[int]] = []
-        for k, own in enumerate(perceptrons):
-            alike = (group for group in groups if own.like(perceptrons[group[0]]))
-            if (found := next(alike, None)) is None:
+        for k, perceptron in enumerate(perceptrons):
+            alike = (group for group in groups if perceptron.like(perceptrons[group[0]]))
+            if (group := next(alike, None)) is None:
                 groups.append([k])
             else:
-                found.append(k)
+                group.append(k)
         total = sum(shares)
-        self.stacks = [Stack([perceptrons[k] for k in own], [shares[k] / total for k in own]) for own in groups]
+        self.stacks = [Stack([perceptrons[k] for k in group], [shares[k] / total for k in group]) for group in groups]
 
     @classmethod
     def of(cls, modules: Sequence[nn.Module | None], shares: Sequence[float]) -> MeanPerceptron | None:
         """The mean for these modules; None if one of them is not a perceptron on the CPU."""
-        found = [None if module is None else Perceptron.of(module) for module in modules]
-        known = [own for own in found if own is not None]
-        return cls(known, shares) if known and len(known) == len(found) else None
+        candidates = [None if module is None else Perceptron.of(module) for module in modules]
+        perceptrons = [perceptron for perceptron in candidates if perceptron is not None]
+        return cls(perceptrons, shares) if perceptrons and len(perceptrons) == len(candidates) else None
 
     def logits(self, rows: Tensor) -> Tensor:
         """The mean logits, (n, C), in float64."""
@@ -134,21 +134,25 @@ class MeanPerceptron:
         for rows, total in parts:
             if not buffers or len(buffers[0][0]) != len(rows):
                 buffers = [stack.buffers(len(rows)) for stack in self.stacks]
-            for stack, own in zip(self.stacks, buffers, strict=True):
-                stack.add(rows, total, own)
+            for stack, stack_buffers in zip(self.stacks, buffers, strict=True):
+                stack.add(rows, total, stack_buffers)
 
 
 def _flat(module: nn.Module) -> list[nn.Module]:
     """The layers of a module, including those of nested sequences."""
-    return [each for own in module for each in _flat(own)] if type(module) is nn.Sequential else [module]
+    return [layer for child in module for layer in _flat(child)] if type(module) is nn.Sequential else [module]
 
 
 def _equal(one: nn.Module | None, other: nn.Module | None) -> bool:
     """Whether two modules have the same class and the same values."""
     if one is None or other is None:
         return one is other
-    own, others = one.state_dict(), other.state_dict()
-    return type(one) is type(other) and own.keys() == others.keys() and all(torch.equal(own[k], others[k]) for k in own)
+    first, second = one.state_dict(), other.state_dict()
+    return (
+        type(one) is type(other)
+        and first.keys() == second.keys()
+        and all(torch.equal(first[k], second[k]) for k in first)
+    )
 
 
 def _activate(activation: nn.Module, values: Tensor) -> Tensor:

@@ -147,27 +147,27 @@ class FunctionalModule(FlatParameters):
 
         The same parameters must be frozen in both modules, with the same values.
         """
-        own = dict(module.named_parameters())
-        names = [k for k, p in own.items() if p.requires_grad]
+        parameters = dict(module.named_parameters())
+        names = [k for k, p in parameters.items() if p.requires_grad]
         if (
             names != self.names
-            or [own[k].shape for k in names] != self.shapes
+            or [parameters[k].shape for k in names] != self.shapes
             or layer_settings(module) != self.description
         ):
             raise ValueError(
                 "The module must have the same architecture as the first one; got other trainable parameters or other "
                 "settings of its layers."
             )
-        if len(own) > len(names):
+        if len(parameters) > len(names):
             for name, kept in self.module.named_parameters():
-                if name not in self.names and not torch.equal(kept, own[name].to(kept)):
+                if name not in self.names and not torch.equal(kept, parameters[name].to(kept)):
                     raise ValueError(
                         f"The frozen parameter {name} must have the values of the first module, since both share it; "
                         "got others."
                     )
         like = self._initial_buffers
         return (
-            self.vector(own[k] for k in names).to(self._initial, copy=True),
+            self.vector(parameters[k] for k in names).to(self._initial, copy=True),
             {k: b.detach().to(like[k], copy=True) for k, b in module.named_buffers()},
         )
 
@@ -216,25 +216,26 @@ class FunctionalModule(FlatParameters):
 
     def head_params(self, values: Tensor) -> Tensors:
         """Named views into the head's slice of the flat vector."""
-        own = [k for k, name in enumerate(self.names) if self.divided.owns(name)]
-        parts = values.split([self.sizes[k] for k in own], dim=-1)
+        positions = [k for k, name in enumerate(self.names) if self.divided.owns(name)]
+        parts = values.split([self.sizes[k] for k in positions], dim=-1)
         lead = values.shape[:-1]
-        return {self.names[k]: self.shaped(part, lead, self.shapes[k]) for k, part in zip(own, parts, strict=True)}
+        pairs = zip(positions, parts, strict=True)
+        return {self.names[k]: self.shaped(part, lead, self.shapes[k]) for k, part in pairs}
 
     def head_slice(self) -> slice:
         """The slice of the flat vector that holds the head's trainable parameters."""
-        own = [position for position, name in enumerate(self.names) if self.divided.owns(name)]
-        if not own:
+        positions = [position for position, name in enumerate(self.names) if self.divided.owns(name)]
+        if not positions:
             raise ValueError(
                 f"The head must have trainable parameters; {self.divided.name!r} is frozen (requires_grad=False). "
                 "Unfreeze it, or use scope='all'."
             )
-        if own != list(range(own[0], own[-1] + 1)):
+        if positions != list(range(positions[0], positions[-1] + 1)):
             raise ValueError(
                 f"The parameters of the head {self.divided.name!r} must be next to each other in the module's list of "
                 "parameters. Register them together, or use scope='all'."
             )
-        return slice(sum(self.sizes[: own[0]]), sum(self.sizes[: own[-1] + 1]))
+        return slice(sum(self.sizes[: positions[0]]), sum(self.sizes[: positions[-1] + 1]))
 
     def bind(
         self,
@@ -285,15 +286,15 @@ class FunctionalModule(FlatParameters):
     def export(self, params: Tensor, buffers: Tensors, into: nn.Module) -> nn.Module:
         """Write parameters and buffers into ``into``, a module with the architecture of this view."""
         with torch.no_grad():
-            own = dict(into.named_parameters()) | dict(into.named_buffers())
-            missing = (set(self.names) | set(buffers)) - set(own)
+            tensors = dict(into.named_parameters()) | dict(into.named_buffers())
+            missing = (set(self.names) | set(buffers)) - set(tensors)
             if missing:
                 raise ValueError(
                     "The module to export into must have the architecture of the trained one; got one without "
                     f"{', '.join(sorted(missing))}."
                 )
             for name, value in (self.unflatten(params) | buffers).items():
-                own[name].copy_(value)
+                tensors[name].copy_(value)
         return into
 
     def draw_noise(

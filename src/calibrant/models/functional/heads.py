@@ -45,13 +45,13 @@ def find_head(module: nn.Module, inputs: Any, name: str | None = None) -> Head:
     with torch.no_grad(), calls:
         logits = logits_of(call(module, inputs))
     if name is None:
-        found = [k for k, layer in module.named_modules() if isinstance(layer, LINEAR) and calls.gives(k, logits)]
-        if len(found) != 1:
+        candidates = [k for k, layer in module.named_modules() if isinstance(layer, LINEAR) and calls.gives(k, logits)]
+        if len(candidates) != 1:
             raise ValueError(
                 "The head could not be found: the logits are not the output of one linear layer. "
                 + _advice(calls, logits)
             )
-        name = found[0]
+        name = candidates[0]
     _check(module, name, calls, logits)
     parts = divide(module, name)
     apart = _Calls(parts.head)
@@ -103,15 +103,15 @@ def _check(module: nn.Module, name: str, calls: _Calls, logits: Tensor) -> None:
         )
     if not calls.takes_tensor(name):
         raise ValueError(f"The head must take one tensor, its features; got other arguments for {name!r}.")
-    own = {id(p): k for k, p in modules[name].named_parameters()}
+    head_parameters = {id(p): k for k, p in modules[name].named_parameters()}
     for other, layer in modules.items():
         if other == name or other.startswith(name + ".") or not name or name.startswith(other + ".") or not other:
             continue
         for parameter in layer.parameters(recurse=False):
-            if id(parameter) in own:
+            if id(parameter) in head_parameters:
                 raise ValueError(
-                    f"The head must not share parameters; {name!r} shares {own[id(parameter)]!r} with {other!r}. "
-                    "Untie them, or use scope='all'."
+                    f"The head must not share parameters; {name!r} shares {head_parameters[id(parameter)]!r} with "
+                    f"{other!r}. Untie them, or use scope='all'."
                 )
 
 
@@ -132,10 +132,10 @@ def _advice(calls: _Calls, logits: Tensor) -> str:
         return f"Name a submodule whose output is the logits: {' or '.join(able)}."
     linear = [f"{k!r}" for k, m in named.items() if isinstance(m, LINEAR)]
     last = max(named, key=lambda k: calls.order[k], default=None)
-    told = "none" if last is None else f"{last!r} ({type(named[last]).__name__})"
+    last_layer = "none" if last is None else f"{last!r} ({type(named[last]).__name__})"
     return (
         "Put the last layer and everything after it into one submodule of the network, and name that with head='…'. "
-        f"Linear layers that ran: {', '.join(linear) or 'none'}; the last layer that ran: {told}."
+        f"Linear layers that ran: {', '.join(linear) or 'none'}; the last layer that ran: {last_layer}."
     )
 
 

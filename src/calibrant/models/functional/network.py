@@ -23,18 +23,18 @@ def logits_of(output: Any) -> Tensor:
     if isinstance(output, Tensor):
         return output
     if isinstance(output, Mapping):
-        found = output.get("logits")
+        logits = output.get("logits")
     elif hasattr(output, "logits"):
-        found = output.logits
+        logits = output.logits
     else:
-        found = output[0] if isinstance(output, list | tuple) and output else None
-    if not isinstance(found, Tensor):
+        logits = output[0] if isinstance(output, list | tuple) and output else None
+    if not isinstance(logits, Tensor):
         keys = f" with {', '.join(map(repr, output))}" if isinstance(output, Mapping) else ""
         raise ValueError(
             "A network must return logits: a tensor, (logits, …), a mapping with 'logits' or an object with .logits; "
             f"got {type(output).__name__}{keys}."
         )
-    return found
+    return logits
 
 
 def call(module: Any, inputs: Any, forward: nn.Module | None = None) -> Any:
@@ -73,8 +73,8 @@ def _parameters(module: nn.Module) -> tuple[inspect.Parameter, ...]:
     forward = module.forward
     if not inspect.ismethod(forward):
         return tuple(inspect.signature(forward).parameters.values())
-    own, *rest = _signature(forward.__func__)
-    return (own, *rest) if own.kind is inspect.Parameter.VAR_POSITIONAL else tuple(rest)
+    first, *rest = _signature(forward.__func__)
+    return (first, *rest) if first.kind is inspect.Parameter.VAR_POSITIONAL else tuple(rest)
 
 
 @lru_cache(256)
@@ -136,11 +136,11 @@ class Network:
         for name, layer in view.dropouts.items():
             layer.calls, layer.masked = self._masks_used.get(name, 0), bool(self.noise)
         # Clones, so that a module that updates a buffer in place does not change the state of an earlier step.
-        own = {k: self.buffers[k] for k in self.buffers if k.startswith(prefix)}
-        tensors = self.params | {k: b.clone() for k, b in own.items()} | self.noise
+        part_buffers = {k: self.buffers[k] for k in self.buffers if k.startswith(prefix)}
+        tensors = self.params | {k: b.clone() for k, b in part_buffers.items()} | self.noise
         swapped = {f"module.{k[len(prefix) :]}": t for k, t in tensors.items() if k.startswith(prefix)}
-        swapped = {k: t for k, t in swapped.items() if k in part.known or part.has_mask(k)}
-        names = tuple(k[len(prefix) :] for k in own)
+        swapped = {k: t for k, t in swapped.items() if k in part.tensor_names or part.has_mask(k)}
+        names = tuple(k[len(prefix) :] for k in part_buffers)
         if self.autocast is None or not autocast:
             output, buffers = functional_call(part, swapped, (_call_and_read, args, kwargs, names))
         else:
@@ -158,15 +158,15 @@ class Network:
 class SplitNetwork:
     """A mixin for networks whose body and head run separately.
 
-    It keeps the features of every call, or uses the ``given`` features instead. Every call of the network, by whatever
-    method, computes the features first.
+    It keeps the features of every call, or uses the ``features`` that it is given. Every call of the network, by
+    whatever method, computes the features first.
     """
 
-    def __init__(self, *args: Any, given: Iterable[Tensor] | None = None, **settings: Any) -> None:
+    def __init__(self, *args: Any, features: Iterable[Tensor] | None = None, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.kept: list[Tensor] = []
         self.asked: list[Any] = []
-        self._given = None if given is None else iter(given)
+        self._supplied = None if features is None else iter(features)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
         return self.logits(kwargs if kwargs else args[0])
@@ -177,10 +177,10 @@ class SplitNetwork:
 
     def features(self, inputs: Any) -> Tensor:
         """The input of the head, computed or given."""
-        found = super().features(inputs) if self._given is None else next(self._given)  # type: ignore[misc]
-        self.kept.append(found)
+        features = super().features(inputs) if self._supplied is None else next(self._supplied)  # type: ignore[misc]
+        self.kept.append(features)
         self.asked.append(inputs)
-        return found
+        return features
 
 
 class SplitPureNetwork(SplitNetwork, Network):
@@ -188,16 +188,16 @@ class SplitPureNetwork(SplitNetwork, Network):
 
 
 class RecordingNetwork(Network):
-    """A network that records its outputs, or returns the ``given`` outputs in the order of the calls."""
+    """A network that records its outputs, or returns the outputs ``answers`` in the order of the calls."""
 
-    def __init__(self, *args: Any, given: Iterable[Any] | None = None, **settings: Any) -> None:
+    def __init__(self, *args: Any, answers: Iterable[Any] | None = None, **settings: Any) -> None:
         super().__init__(*args, **settings)
         self.answers: list[Any] = []
-        self._given = None if given is None else iter(given)
+        self._supplied = None if answers is None else iter(answers)
 
     def _run(self, *args: Any, **settings: Any) -> Any:
-        if self._given is not None:
-            return next(self._given)
+        if self._supplied is not None:
+            return next(self._supplied)
         self.answers.append(super()._run(*args, **settings))
         return self.answers[-1]
 
@@ -211,7 +211,7 @@ class Dispatch(nn.Module):
         self.norms = [(k, m) for k, m in module.named_modules() if isinstance(m, PureNorm)]
         self.owners = {k: owner_of(module, k) for k, _ in module.named_buffers()}
         tensors = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
-        self.known = {f"module.{k}" for k, _ in tensors}
+        self.tensor_names = {f"module.{k}" for k, _ in tensors}
         self._layers = {f"module.{k}" for k, _ in module.named_modules(remove_duplicate=False)}
 
     def has_mask(self, name: str) -> bool:

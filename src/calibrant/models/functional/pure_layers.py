@@ -148,8 +148,8 @@ def pure_class(kind: Any, pure: Any) -> Any:
 
 
 def _restored(kind: Any, pure: Any, state: dict[str, Any]) -> nn.Module:
-    made = pure_class(kind, pure)
-    layer = made.__new__(made)
+    layer_class = pure_class(kind, pure)
+    layer = layer_class.__new__(layer_class)
     layer.__dict__.update(state)
     return layer
 
@@ -190,7 +190,7 @@ class DropoutMasks:
         """The masks for the computation ``run``, which ``key`` identifies, with the dtype and device of ``like``."""
         if key not in self._shapes:
             self._shapes[key] = self._probe(run, like)
-        generators = [np.random.SFC64(own) for own in ([seed] if isinstance(seed, int) else seed)]
+        generators = [np.random.SFC64(one_seed) for one_seed in ([seed] if isinstance(seed, int) else seed)]
         masks = {}
         for name, shapes in self._shapes[key].items():
             p = self.layers[name].p
@@ -228,8 +228,8 @@ def _kept(count: int, p: float, generators: Sequence[np.random.BitGenerator], de
     """
     if device.type == "cuda" and count >= _DRAWN_ON_GPU:
         seeds = [int(bits.random_raw() >> np.uint64(1)) for bits in generators]
-        own = [torch.Generator(device).manual_seed(seed) for seed in seeds]
-        return torch.stack([torch.rand(count, generator=g, device=device) >= p for g in own])
+        gpu_generators = [torch.Generator(device).manual_seed(seed) for seed in seeds]
+        return torch.stack([torch.rand(count, generator=g, device=device) >= p for g in gpu_generators])
     keep = np.empty((len(generators), count), dtype=bool)
     for row, bits in zip(keep, generators, strict=True):
         words = bits.random_raw(-(-count // 4)).astype("<u8", copy=False)

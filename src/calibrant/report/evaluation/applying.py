@@ -43,8 +43,8 @@ def calibrated_columns(calibrator: Calibrator, file: PredictionFile) -> dict[str
     if kind is not None and kind != file.kind:
         hint = " Use --logits if these are logits." if (file.kind, kind) in _UNMARKED else ""
         raise ValueError(
-            f"{file.path.name} must hold {_WORDS[kind]}, like the file that the calibrator was fitted on; got "
-            f"{_WORDS[file.kind]}.{hint}"
+            f"{file.path.name} must hold {_KIND_NAMES[kind]}, like the file that the calibrator was fitted on; got "
+            f"{_KIND_NAMES[file.kind]}.{hint}"
         )
     if file.kind == "pairs" and not calibrator.can_change_prediction:
         raise ValueError(
@@ -69,16 +69,16 @@ def _with_kept(file: PredictionFile, columns: dict[str, np.ndarray]) -> dict[str
     Columns that have the name of a calibrated one, or that `evaluate` could read in its place, get another name:
     ``confidence_raw``, ``predicted_raw`` and ``raw_prob_…``.
     """
-    kept: dict[str, np.ndarray] = {}
+    flat: dict[str, np.ndarray] = {}
     for name, column in file.table.items():
         parts = column.reshape(len(column), -1).T
-        kept |= {name: column} if column.ndim == 1 else {f"{name}_{k}": part for k, part in enumerate(parts)}
-    alike = prefixed_columns(kept)
+        flat |= {name: column} if column.ndim == 1 else {f"{name}_{k}": part for k, part in enumerate(parts)}
+    alike = prefixed_columns(flat)
     confusable = {name for start, group in alike.items() if len(group) > 1 or start == "prob" for name in group}
     result: dict[str, np.ndarray] = {}
-    for name, column in kept.items():
+    for name, column in flat.items():
         new = f"raw_{name}" if name in confusable else name
-        while new.lower() in columns or (new != name and new in (kept.keys() | result.keys())):
+        while new.lower() in columns or (new != name and new in (flat.keys() | result.keys())):
             new += "_raw"
         result[new] = column
     return result | columns
@@ -93,15 +93,15 @@ def _in_order(file: PredictionFile, names: list[str]) -> np.ndarray:
             f"{file.path.name} must have {len(names)} columns, one for each class of the calibrator; got "
             f"{file.values.shape[1]}."
         )
-    given = file.classes
-    if given is None or not names or set(given) != set(names):
-        if given is not None and names and not all(name.isdigit() for name in names):
+    classes = file.classes
+    if classes is None or not names or set(classes) != set(names):
+        if classes is not None and names and not all(name.isdigit() for name in names):
             raise ValueError(
                 f"{file.path.name} must have columns for the classes {', '.join(names[:10])}, like the file that the "
-                f"calibrator was fitted on; got {', '.join(given[:10])}. Rename the columns, or fit again."
+                f"calibrator was fitted on; got {', '.join(classes[:10])}. Rename the columns, or fit again."
             )
         return file.values
-    return file.values[:, [given.index(name) for name in names]]
+    return file.values[:, [classes.index(name) for name in names]]
 
 
 def _plain(column: np.ndarray) -> np.ndarray:
@@ -109,7 +109,7 @@ def _plain(column: np.ndarray) -> np.ndarray:
     return column.astype(str) if column.dtype == object else column
 
 
-_WORDS = {
+_KIND_NAMES = {
     "probs": "class probabilities",
     "logits": "logits of classes",
     "score": "one probability per row",

@@ -48,12 +48,12 @@ def read_label_file(path: Path, names: Sequence[str], notation: Notation) -> np.
         return _one_dimension(_read_npy(path), path)
     table = read_file(path, notation)
     by_lower = {name.lower(): name for name in reversed(list(table))}
-    found = next(iter(table)) if len(table) == 1 else next((by_lower[n] for n in names if n in by_lower), None)
-    if found is None:
+    column = next(iter(table)) if len(table) == 1 else next((by_lower[n] for n in names if n in by_lower), None)
+    if column is None:
         raise ValueError(
             f"{path.name} must have one column with the true classes, or name it label; got {', '.join(table)}."
         )
-    return _one_dimension(table[found], path)
+    return _one_dimension(table[column], path)
 
 
 def _one_dimension(labels: np.ndarray, path: Path) -> np.ndarray:

@@ -110,14 +110,14 @@ def evaluate(
     if sample_weight is not None:
         samples = {key: replace(sample, weight=_check_weights(sample_weight, n)) for key, sample in samples.items()}
     grouped = None if groups is None else _check_groups(groups, n)
-    known = check_rows(rows, n)
+    row_values = check_rows(rows, n)
     models = {
         key: measure_model(key, sample, grouped, level=level, bins=bins, resamples=n_resamples, seed=seed)
         for key, sample in samples.items()
     }
-    (first, reference), *others = samples.items()
-    differences = [paired_differences(key, sample, first, reference, level=level, bins=bins) for key, sample in others]
-    return Evaluation(models, differences, samples, known, check_numbers(row_numbers, n))
+    (first, reference), *rest = samples.items()
+    differences = [paired_differences(key, sample, first, reference, level=level, bins=bins) for key, sample in rest]
+    return Evaluation(models, differences, samples, row_values, check_numbers(row_numbers, n))
 
 
 def _read_models(
@@ -138,21 +138,25 @@ def _read_models(
     if pairs:
         if confidence is None or correct is None:
             raise ValueError("confidence= and correct= must be given together; got only one of them.")
-        many = confidence if isinstance(confidence, Mapping) else {name: confidence}
-        hits = correct if isinstance(correct, Mapping) else dict.fromkeys(many, correct)
-        if set(many) != set(hits):
-            raise ValueError(f"confidence= and correct= must name the same models; got {list(many)} and {list(hits)}.")
-        samples = {str(key): read_pairs(many[key], hits[key]) for key in many}
+        models = confidence if isinstance(confidence, Mapping) else {name: confidence}
+        hits = correct if isinstance(correct, Mapping) else dict.fromkeys(models, correct)
+        if set(models) != set(hits):
+            raise ValueError(
+                f"confidence= and correct= must name the same models; got {list(models)} and {list(hits)}."
+            )
+        samples = {str(key): read_pairs(models[key], hits[key]) for key in models}
     else:
         if probs is None or labels is None:
             raise ValueError("probs and labels must be given together; got only one of them.")
-        many = probs if isinstance(probs, Mapping) else {name: probs}
-        for one in many.values():
-            warn_of_other_order(one, labels, "probs and labels")
+        models = probs if isinstance(probs, Mapping) else {name: probs}
+        for model in models.values():
+            warn_of_other_order(model, labels, "probs and labels")
         if classes is None:
-            many, classes = columns_by_name(many, labels)
-        how: dict[str, Any] = {"from_logits": from_logits, "classes": classes}
-        samples = {str(key): read_matrix(p, labels, **how, predicted=predicted.get(key)) for key, p in many.items()}
+            models, classes = columns_by_name(models, labels)
+        options: dict[str, Any] = {"from_logits": from_logits, "classes": classes}
+        samples = {
+            str(key): read_matrix(p, labels, **options, predicted=predicted.get(key)) for key, p in models.items()
+        }
     if unknown := [str(key) for key in predicted if pairs or str(key) not in samples]:
         raise ValueError(f"predicted must name models with probs; got {', '.join(unknown)}.")
     if not samples:

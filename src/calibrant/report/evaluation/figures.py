@@ -34,7 +34,7 @@ def figures(sample: Sample, numbers: ModelNumbers, window: Window | None = None)
     return {
         "name": numbers.name,
         "positive": positive,
-        "curves": {kind: reliability(own, numbers) for kind, own in pairs.items()},
+        "curves": {kind: reliability(predictions, numbers) for kind, predictions in pairs.items()},
         "reject": reject(sample, numbers.level, window),
     }
 
@@ -59,8 +59,8 @@ def _binned(pairs: dict[str, Any], numbers: ModelNumbers) -> list[dict[str, Any]
 def _smooth(pairs: dict[str, Any], numbers: ModelNumbers) -> list[list[float]]:
     """Rows of confidence, accuracy, and the consistency band around the diagonal."""
     s = prepare_smooth_reliability(**pairs, level=numbers.level)
-    shown = (s.local_count >= 4) & (s.confidence >= s.support[0]) & (s.confidence <= s.support[1])
-    at = np.flatnonzero(shown & np.isfinite(s.accuracy) & np.isfinite(s.spread))
+    supported = (s.local_count >= 4) & (s.confidence >= s.support[0]) & (s.confidence <= s.support[1])
+    at = np.flatnonzero(supported & np.isfinite(s.accuracy) & np.isfinite(s.spread))
     at = at[np.unique(np.linspace(0, len(at) - 1, min(len(at), _CURVE_POINTS)).round().astype(int))] if len(at) else at
     t = s.confidence[at]
     low, high = np.clip(t - s.spread[at], 0, 1), np.clip(t + s.spread[at], 0, 1)

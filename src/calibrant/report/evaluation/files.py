@@ -109,7 +109,7 @@ def read_predictions(
     y = None if target is None else table[target]
     if need_labels and y is not None:
         _check_present(y, path)
-    wanted, heavy = _required(table, group, path), _required(table, weight, path)
+    group_column, weight_column = _required(table, group, path), _required(table, weight, path)
     kind, used, values, classes = _find_values(table, columns, logits, y, target, path)
     if kind in ("probs", "score"):
         values = check_values(values, path)
@@ -123,8 +123,10 @@ def read_predictions(
             f"Its columns are {_list(table)}."
         )
     rows = {name: column for name, column in table.items() if name not in used and name != target and column.ndim == 1}
-    groups = None if wanted is None else table[wanted]
-    return PredictionFile(path, kind, values, y, classes, groups, rows, table, None if heavy is None else table[heavy])
+    groups = None if group_column is None else table[group_column]
+    return PredictionFile(
+        path, kind, values, y, classes, groups, rows, table, None if weight_column is None else table[weight_column]
+    )
 
 
 def _check_present(y: np.ndarray, path: Path) -> None:
@@ -171,25 +173,25 @@ def _find_values(
         return "logits" if logits else "probs", set(columns), _matrix(table, columns, path), _classes(names, y)
     wide = [name for name, column in table.items() if column.ndim == 2]
     if wide:
-        known = ("probs", "probabilities", "proba", "prob", "p", "logits", "logit")
-        matrix = _named({name: table[name] for name in wide}, known) or wide[0]
+        matrix_names = ("probs", "probabilities", "proba", "prob", "p", "logits", "logit")
+        matrix = _named({name: table[name] for name in wide}, matrix_names) or wide[0]
         is_logits = logits or matrix.lower().startswith("logit")
         return "logits" if is_logits else "probs", {matrix}, _numbers(table, matrix, path), None
     prefixed = prefixed_columns(name for name in table if name != target)
-    for prefix, found in prefixed.items():
-        if len(found) > 1:
+    for prefix, group in prefixed.items():
+        if len(group) > 1:
             is_logits = logits or prefix.startswith("logit")
-            names = [_class_of(name) for name in found]
-            return "logits" if is_logits else "probs", set(found), _matrix(table, found, path), _classes(names, y)
+            names = [_class_of(name) for name in group]
+            return "logits" if is_logits else "probs", set(group), _matrix(table, group, path), _classes(names, y)
     if y is not None:
-        named = [name for name in dict.fromkeys(str(v) for v in np.unique(y.astype(str)).tolist()) if name in table]
-        if len(named) > 1 and len(named) == len(np.unique(y)):
-            return "logits" if logits else "probs", set(named), _matrix(table, named, path), tuple(named)
+        labels = [name for name in dict.fromkeys(str(v) for v in np.unique(y.astype(str)).tolist()) if name in table]
+        if len(labels) > 1 and len(labels) == len(np.unique(y)):
+            return "logits" if logits else "probs", set(labels), _matrix(table, labels, path), tuple(labels)
     confidence = _named(table, ("confidence", "conf"))
     outcome = _named(table, ("correct",)) or (_named(table, _PREDICTED) if y is not None else None)
     if confidence is not None and (outcome or y is None):
         return "pairs", {confidence, outcome or ""}, _numbers(table, confidence, path), None
-    single = next((found[0] for found in prefixed.values()), None) or _named(table, _SCORES)
+    single = next((group[0] for group in prefixed.values()), None) or _named(table, _SCORES)
     if single is not None and single != target:
         is_logit = logits or single.lower().startswith("logit")
         return "logit" if is_logit else "score", {single}, _numbers(table, single, path), None
@@ -243,9 +245,9 @@ def _class_of(name: str) -> str:
 def _classes(names: Sequence[str], y: np.ndarray | None) -> tuple[str, ...] | None:
     """The names of the columns; None if the labels are other numbers, which are assigned to the columns in order."""
     if y is not None and y.dtype.kind in "biuf":
-        seen = [_whole(v) for v in np.unique(y).tolist()]
+        labels = [_whole(v) for v in np.unique(y).tolist()]
         columns = {str(k) for k in range(len(names))}
-        if not set(seen) <= set(names) and (not set(seen) <= columns or any(map(_is_number, names))):
+        if not set(labels) <= set(names) and (not set(labels) <= columns or any(map(_is_number, names))):
             return None
     return tuple(names)
 
@@ -274,11 +276,11 @@ def _numbers(table: Mapping[str, np.ndarray], name: str, path: Path) -> np.ndarr
 
 
 def _as_correct(column: np.ndarray, path: Path) -> np.ndarray:
-    words = [_whole(v).strip().lower() for v in column.tolist()]
-    unknown = [word for word in words if word not in (*_TRUE, *_FALSE)]
+    answers = [_whole(v).strip().lower() for v in column.tolist()]
+    unknown = [answer for answer in answers if answer not in (*_TRUE, *_FALSE)]
     if unknown:
         raise ValueError(f"Column 'correct' of {path.name} must hold true/false or 1/0; got {unknown[0]!r}.")
-    return np.array([word in _TRUE for word in words])
+    return np.array([answer in _TRUE for answer in answers])
 
 
 def _list(table: Mapping[str, Any]) -> str:

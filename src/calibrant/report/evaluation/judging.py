@@ -35,36 +35,38 @@ def judge_files(
     """
     names = _names(files)
     _same_rows(files)
-    known = [_columns(file, positive) for file in files]
-    known[1:] = [_in_order_of(files[0], known[0], *other) for other in zip(files[1:], known[1:], strict=True)]
-    held = np.arange(len(files[0]))
+    columns = [_columns(file, positive) for file in files]
+    columns[1:] = [_in_order_of(files[0], columns[0], *pair) for pair in zip(files[1:], columns[1:], strict=True)]
+    judged = np.arange(len(files[0]))
     if recalibrate is not None:
-        held, rest = halves(known[0][1], seed)
+        judged, fitting = halves(columns[0][1], seed)
     weights = _weights(files[0])
     models: dict[str, Any] = {}
     outcomes: dict[str, np.ndarray] = {}
     answers: dict[str, np.ndarray] = {}  # predicted classes, which do not always have the largest probability
     fitted: dict[str, Calibrator] = {}
-    for name, file, (values, labels, classes) in zip(names, files, known, strict=True):
-        models[name] = Logits(values[held]) if file.is_logits else values[held]
-        outcomes[name] = labels[held]
+    for name, file, (values, labels, classes) in zip(names, files, columns, strict=True):
+        models[name] = Logits(values[judged]) if file.is_logits else values[judged]
+        outcomes[name] = labels[judged]
         predicted = file.predicted
         if predicted is not None and classes is not None and set(predicted) <= set(classes):
-            answers[name] = np.array([classes.index(predicted[row]) for row in held])
+            answers[name] = np.array([classes.index(predicted[row]) for row in judged])
         if recalibrate is not None:
             calibrator = _new_calibrator(recalibrate, file)
-            fitted[name] = calibrator.fit(values[rest], labels[rest], None if weights is None else weights[rest])
-            after, both = calibrator.predict_proba(values[held]), f"{name} + {recalibrate}"
-            models[both] = after[:, 1] if values.ndim == 1 else after
-            outcomes[both] = labels[held]
-            answers[both] = np.asarray(calibrator.predict(values[held]))
-    part = files[0].take(held)
+            fitted[name] = calibrator.fit(
+                values[fitting], labels[fitting], None if weights is None else weights[fitting]
+            )
+            after, combined = calibrator.predict_proba(values[judged]), f"{name} + {recalibrate}"
+            models[combined] = after[:, 1] if values.ndim == 1 else after
+            outcomes[combined] = labels[judged]
+            answers[combined] = np.asarray(calibrator.predict(values[judged]))
+    part = files[0].take(judged)
     shared: dict[str, Any] = {"groups": part.groups, "rows": part.rows if rows else None, **options}
-    shared["row_numbers"] = held + files[0].first_row
-    shared["sample_weight"] = None if weights is None else weights[held]
+    shared["row_numbers"] = judged + files[0].first_row
+    shared["sample_weight"] = None if weights is None else weights[judged]
     if files[0].kind == "pairs":
         return evaluate(confidence=models, correct=outcomes, **shared), fitted
-    names_of_classes = list(known[0][2] or ())
+    names_of_classes = list(columns[0][2] or ())
     shared |= {"predicted": answers, "classes": names_of_classes}
     return evaluate(models, np.array(names_of_classes)[outcomes[names[0]]], **shared), fitted
 
@@ -105,10 +107,10 @@ def _columns(file: PredictionFile, positive: str | None) -> _Columns:
     n_classes = 2 if file.values.ndim == 1 else file.values.shape[1]
     classes: Sequence[str] | None = file.classes
     if positive is not None and file.values.ndim == 1:
-        seen = sorted({str(v) for v in file.labels.tolist()})
-        if positive not in seen or len(seen) > 2:
-            raise ValueError(f"--positive must be one of the two labels {seen[:5]}; got {positive!r}.")
-        classes = [next((v for v in seen if v != positive), "other"), positive]
+        label_names = sorted({str(v) for v in file.labels.tolist()})
+        if positive not in label_names or len(label_names) > 2:
+            raise ValueError(f"--positive must be one of the two labels {label_names[:5]}; got {positive!r}.")
+        classes = [next((v for v in label_names if v != positive), "other"), positive]
     try:
         labels, names = read_labels(file.labels, len(file), n_classes, classes)
     except ValueError as error:
@@ -118,16 +120,16 @@ def _columns(file: PredictionFile, positive: str | None) -> _Columns:
 
 def _in_order_of(first: PredictionFile, reference: _Columns, file: PredictionFile, columns: _Columns) -> _Columns:
     """The columns of a file in the order of the classes in the first file."""
-    (_, labels, wanted), (values, _, names) = reference, columns
-    if names == wanted or names is None or wanted is None:
+    (_, labels, expected), (values, _, names) = reference, columns
+    if names == expected or names is None or expected is None:
         return columns
-    if set(names) != set(wanted):
+    if set(names) != set(expected):
         raise ValueError(
-            f"{first.path.name} and {file.path.name} must have the same classes; got {listed(wanted)} and "
+            f"{first.path.name} and {file.path.name} must have the same classes; got {listed(expected)} and "
             f"{listed(names)}."
         )
     matrix = np.asarray(two_columns(values, logits=file.is_logits))
-    return matrix[:, [names.index(name) for name in wanted]], labels, wanted
+    return matrix[:, [names.index(name) for name in expected]], labels, expected
 
 
 def halves(labels: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:

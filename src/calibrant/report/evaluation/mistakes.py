@@ -32,10 +32,10 @@ def check_numbers(numbers: Any, n: int) -> np.ndarray | None:
     """The numbers of the rows as an array; None if they are counted from 0."""
     if numbers is None:
         return None
-    found = np.asarray(numbers)
-    if found.shape != (n,) or found.dtype.kind not in "iu":
-        raise ValueError(f"row_numbers must be {n} whole numbers, one per prediction; got {found.dtype} {found.shape}.")
-    return found
+    array = np.asarray(numbers)
+    if array.shape != (n,) or array.dtype.kind not in "iu":
+        raise ValueError(f"row_numbers must be {n} whole numbers, one per prediction; got {array.dtype} {array.shape}.")
+    return array
 
 
 def worst_mistakes(
@@ -44,7 +44,7 @@ def worst_mistakes(
     """The wrong predictions with the highest confidence: row number, classes, confidence and values of the row."""
     wrong = np.flatnonzero(~sample.correct)
     worst = wrong[np.argsort(-sample.confidence[wrong], kind="stable")][:most]
-    found = []
+    entries = []
     for i in worst.tolist():
         entry: dict[str, Any] = {
             "row": i if numbers is None else int(numbers[i]),
@@ -55,8 +55,8 @@ def worst_mistakes(
             entry["predicted"] = sample.name_of(int(sample.predicted[i]))
             entry["label"] = sample.name_of(label)
             entry["probability_of_label"] = float(sample.probs[i, label])
-        found.append(entry | {"values": _values(rows, i)})
-    return found
+        entries.append(entry | {"values": _values(rows, i)})
+    return entries
 
 
 def _values(rows: Any, i: int) -> dict[str, str]:

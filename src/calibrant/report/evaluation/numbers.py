@@ -125,7 +125,7 @@ def measure_model(
         floor = noise_floor(sample.probs, metric=classwise_ece, bins=bins, **few, **sample.weighting)
         value = float(classwise_ece(sample.probs, sample.labels, bins, **sample.weighting))
         measures["classwise_ece"] = Measure("class-wise ECE", value, None, None, floor.mean, floor.high)
-    shown, left_out = _groups(sample, groups, level, bins, seed)
+    group_rows, left_out = _groups(sample, groups, level, bins, seed)
     return ModelNumbers(
         name,
         len(sample),
@@ -137,7 +137,7 @@ def measure_model(
         _split(sample),
         _risk(sample),
         _classes(sample, level, bins, resamples, seed),
-        shown,
+        group_rows,
         left_out,
         level,
         bins,
@@ -145,8 +145,8 @@ def measure_model(
     )
 
 
-def _resamples(wanted: int, size: int) -> int:
-    return max(_FEWEST_DRAWS, int(min(wanted, BUDGET / size)))
+def _resamples(most: int, size: int) -> int:
+    return max(_FEWEST_DRAWS, int(min(most, BUDGET / size)))
 
 
 def _measure(name: str, estimate: Estimate, floor: Any = None) -> Measure:
@@ -155,10 +155,10 @@ def _measure(name: str, estimate: Estimate, floor: Any = None) -> Measure:
 
 
 def _score(name: str, sample: Sample, metric: Any, level: float) -> Measure:
-    value = float(metric(**sample.given))
+    value = float(metric(**sample.keywords))
     if not math.isfinite(value):
         return Measure(name, value)  # an outcome had probability 0, so there is no interval
-    return _measure(name, asymptotic_interval(**sample.given, metric=metric, level=level))
+    return _measure(name, asymptotic_interval(**sample.keywords, metric=metric, level=level))
 
 
 def _binned(name: str, sample: Sample, metric: Any, level: float, bins: int, draws: dict[str, Any]) -> Measure:
@@ -175,7 +175,7 @@ def _smooth(sample: Sample, resamples: int, draws: dict[str, Any]) -> Measure:
 
 
 def _split(sample: Sample) -> dict[str, float]:
-    parts = brier_decomposition(**sample.given)
+    parts = brier_decomposition(**sample.keywords)
     return {
         "brier": parts.score,
         "miscalibration": parts.calibration,
@@ -220,8 +220,8 @@ def _groups(
     for k in largest[:_MOST_GROUPS]:
         rows_of = index == k
         c, hits = sample.confidence[rows_of], sample.correct[rows_of]
-        few, own = _resamples(200, len(c)), None if sample.weight is None else sample.weight[rows_of]
-        rows.append(_part(str(names[k]), c, hits, own, min(len(names), _MOST_GROUPS), level, bins, few, seed))
+        few, weights = _resamples(200, len(c)), None if sample.weight is None else sample.weight[rows_of]
+        rows.append(_part(str(names[k]), c, hits, weights, min(len(names), _MOST_GROUPS), level, bins, few, seed))
     return rows, max(0, len(names) - _MOST_GROUPS)
 
 
@@ -246,9 +246,9 @@ def _part(
     The interval of the gap is wide enough to hold for all `parts` together (Bonferroni). Its spread is the larger of
     the observed one and the one that calibration implies, because a rare class without a single case shows no spread.
     """
-    given: dict[str, Any] = {} if weight is None else {"sample_weight": weight}
+    weighting: dict[str, Any] = {} if weight is None else {"sample_weight": weight}
     floor = noise_floor(
-        confidence=confidence, metric=ece, bins=bins, n_resamples=resamples, seed=seed, level=_FLOOR_LEVEL, **given
+        confidence=confidence, metric=ece, bins=bins, n_resamples=resamples, seed=seed, level=_FLOOR_LEVEL, **weighting
     )
     gaps, n = confidence - hits, len(hits)
     share = np.full(n, 1 / n) if weight is None else weight / weight.sum()
@@ -267,7 +267,7 @@ def _part(
         "gap": gap,
         "gap_low": low,
         "gap_high": high,
-        "ece": float(ece(confidence=confidence, correct=hits, bins=bins, **given)),
+        "ece": float(ece(confidence=confidence, correct=hits, bins=bins, **weighting)),
         "floor": floor.mean,
     }
 
@@ -279,20 +279,20 @@ def off(parts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def paired_differences(
-    name: str, one: Sample, reference: str, other: Sample, *, level: float, bins: int
+    name: str, sample: Sample, reference: str, reference_sample: Sample, *, level: float, bins: int
 ) -> dict[str, Any]:
     """Differences `one` − `other` of accuracy, NLL, Brier score and ECE, each with its interval and p-value."""
     a, b = (
-        read(given.get("probs"), given.get("labels"), given.get("confidence"), given.get("correct"))
-        for given in (one.given, other.given)
+        read(keywords.get("probs"), keywords.get("labels"), keywords.get("confidence"), keywords.get("correct"))
+        for keywords in (sample.keywords, reference_sample.keywords)
     )
     rows = {
-        "accuracy": _paired(one.correct.astype(float), other.correct.astype(float), one.weight, level),
-        "nll": _paired(nll_terms(a).numpy(), nll_terms(b).numpy(), one.weight, level),
-        "brier": _paired(brier_terms(a).numpy(), brier_terms(b).numpy(), one.weight, level),
+        "accuracy": _paired(sample.correct.astype(float), reference_sample.correct.astype(float), sample.weight, level),
+        "nll": _paired(nll_terms(a).numpy(), nll_terms(b).numpy(), sample.weight, level),
+        "brier": _paired(brier_terms(a).numpy(), brier_terms(b).numpy(), sample.weight, level),
     }
-    pairs = (one.confidence, other.confidence), (one.correct, other.correct)
-    result = compare(confidence=pairs[0], correct=pairs[1], metric=ece, level=level, bins=bins, **one.weighting)
+    pairs = (sample.confidence, reference_sample.confidence), (sample.correct, reference_sample.correct)
+    result = compare(confidence=pairs[0], correct=pairs[1], metric=ece, level=level, bins=bins, **sample.weighting)
     rows["ece"] = {"value": result.difference, "low": result.low, "high": result.high, "p_value": result.p_value}
     return {"model": name, "minus": reference, **rows}
 

@@ -67,8 +67,8 @@ def _model(evaluation: Evaluation, name: str, rows: bool) -> dict[str, Any]:
 
 def _part(row: Mapping[str, Any], numbers: ModelNumbers) -> dict[str, Any]:
     sure = row["gap_low"] is not None and (row["gap_low"] > 0 or row["gap_high"] < 0)
-    word = "within noise" if not sure else "too high" if row["gap"] > 0 else "too low"
-    return {**row, "word": word}
+    verdict = "within noise" if not sure else "too high" if row["gap"] > 0 else "too low"
+    return {**row, "word": verdict}
 
 
 def _card(evaluation: Evaluation, card: Mapping[str, Any]) -> dict[str, str]:

@@ -36,7 +36,7 @@ class Sample:
         return len(self.confidence)
 
     @property
-    def given(self) -> dict[str, Any]:
+    def keywords(self) -> dict[str, Any]:
         """The predictions as keywords of a metric of `calibrant.metrics`."""
         if self.probs is None:
             return self.pairs
@@ -109,13 +109,13 @@ def _warn_of_other_class(score: np.ndarray, y: np.ndarray, names: tuple[str, ...
 
 
 def _chosen(predicted: Any, shape: tuple[int, ...]) -> np.ndarray:
-    found = class_names(predicted, "predicted")
-    if found.shape != shape[:1] or found.dtype.kind not in "iu" or found.min() < 0 or found.max() >= shape[1]:
+    chosen = class_names(predicted, "predicted")
+    if chosen.shape != shape[:1] or chosen.dtype.kind not in "iu" or chosen.min() < 0 or chosen.max() >= shape[1]:
         raise ValueError(
-            f"predicted must hold {shape[0]} columns of probs, 0 to {shape[1] - 1}; got an array of {found.dtype} with "
-            f"shape {found.shape}."
+            f"predicted must hold {shape[0]} columns of probs, 0 to {shape[1] - 1}; got an array of {chosen.dtype} "
+            f"with shape {chosen.shape}."
         )
-    return found.astype(np.int64)
+    return chosen.astype(np.int64)
 
 
 def read_labels(
@@ -142,14 +142,14 @@ def read_labels(
         return _by_name(y, classes, n_classes)
     if _are_columns(y, n_classes):
         return y.astype(np.int64), tuple(str(k) for k in range(n_classes))
-    seen = np.unique(y)
-    if len(seen) != n_classes:
-        shown = ", ".join(str(v) for v in seen[:5].tolist()) + (", …" if len(seen) > 5 else "")
+    values = np.unique(y)
+    if len(values) != n_classes:
+        examples = ", ".join(str(v) for v in values[:5].tolist()) + (", …" if len(values) > 5 else "")
         raise ValueError(
-            f"labels must match the {n_classes} columns; got {len(seen)} different labels ({shown}). "
+            f"labels must match the {n_classes} columns; got {len(values)} different labels ({examples}). "
             "Name the class of each column with classes=[…], in the order of the columns."
         )
-    return np.searchsorted(seen, y), tuple(str(v) for v in seen.tolist())
+    return np.searchsorted(values, y), tuple(str(v) for v in values.tolist())
 
 
 def columns_by_name(models: Mapping[str, Any], labels: Any) -> tuple[Mapping[str, Any], list[str] | None]:
@@ -164,13 +164,13 @@ def columns_by_name(models: Mapping[str, Any], labels: Any) -> tuple[Mapping[str
     names = classes_of_columns(columns, class_names(labels).ravel())
     if names is None:
         return models, None
-    found = {}
+    ordered = {}
     for key, frame in models.items():
-        own = [str(name) for name in frame.columns]
-        if sorted(own) != sorted(columns):
-            raise ValueError(f"All models must have the columns {columns}; got {own} for {key!r}.")
-        found[key] = frame.iloc[:, [own.index(name) for name in columns]]
-    return found, names
+        model_columns = [str(name) for name in frame.columns]
+        if sorted(model_columns) != sorted(columns):
+            raise ValueError(f"All models must have the columns {columns}; got {model_columns} for {key!r}.")
+        ordered[key] = frame.iloc[:, [model_columns.index(name) for name in columns]]
+    return ordered, names
 
 
 def _are_columns(y: np.ndarray, n_classes: int) -> bool:

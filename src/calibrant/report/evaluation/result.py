@@ -89,7 +89,7 @@ class Evaluation:
 
     def to_dict(self, *, rows: bool = True, mistakes: int = 25) -> dict[str, Any]:
         """Return everything as plain values for JSON; `rows=False` leaves out the values of rows."""
-        known = self.rows if rows else None
+        row_values = self.rows if rows else None
         models = [
             {
                 **numbers.to_dict(),
@@ -98,7 +98,7 @@ class Evaluation:
                     "sentence": self.verdicts[name].sentence,
                     "notes": list(self.verdicts[name].notes),
                 },
-                "mistakes": worst_mistakes(self.samples[name], known, mistakes, self.row_numbers),
+                "mistakes": worst_mistakes(self.samples[name], row_values, mistakes, self.row_numbers),
             }
             for name, numbers in self.models.items()
         ]
@@ -174,8 +174,8 @@ def group_rows(numbers: ModelNumbers) -> list[list[str]]:
         shares = [f"{100 * group[key]:.1f} %" for key in ("mean_confidence", "frequency")]
         gap, low, high = (points(group[key]) for key in ("gap", "gap_low", "gap_high"))
         rows.append([str(group["name"]), f"{group['n']:,}", *shares, gap, low if low == high else f"{low} to {high}"])
-    if left := len(numbers.groups[MOST_GROUPS:]) + numbers.groups_left_out:
-        rows.append([f"and {left:,} more", *[""] * 5])
+    if more := len(numbers.groups[MOST_GROUPS:]) + numbers.groups_left_out:
+        rows.append([f"and {more:,} more", *[""] * 5])
     return rows
 
 

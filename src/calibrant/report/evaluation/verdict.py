@@ -80,14 +80,14 @@ def _notes(m: ModelNumbers, kind: str) -> list[str]:
     if kind in ("calibrated", "undecided") and error.high is not None:
         notes.append(f"With {m.n:,} rows, a true error of up to {_points(error.high)} points could go unseen.")
     start = "But for" if kind in ("calibrated", "undecided") else "For"
-    for many, promised, parts in (("classes", "its probability", m.classes), ("groups", "confidence", m.groups)):
+    for noun, quantity, parts in (("classes", "its probability", m.classes), ("groups", "confidence", m.groups)):
         if sure := off(parts):
-            two = many == "classes" and len(parts) == 2  # they have the same gap with opposite signs
+            two = noun == "classes" and len(parts) == 2  # they have the same gap with opposite signs
             worst = parts[1] if two else sure[0]
-            where = f"class {worst['name']}" if two else f"{len(sure)} of {len(parts)} {many}"
-            named = "" if two else f"the worst is {worst['name']}, "
+            place = f"class {worst['name']}" if two else f"{len(sure)} of {len(parts)} {noun}"
+            worst_name = "" if two else f"the worst is {worst['name']}, "
             notes.append(
-                f"{start} {where} {promised} is off by more than chance: {named}"
+                f"{start} {place} {quantity} is off by more than chance: {worst_name}"
                 f"{_points(abs(worst['gap']))} points {'too high' if worst['gap'] > 0 else 'too low'}."
             )
     if kind in ("over-confident", "under-confident", "miscalibrated"):

@@ -1,12 +1,14 @@
 """Tests of the five data sets by name: sizes, new samples for each seed, independent streams, and flipped labels."""
 
+import doctest
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.datasets import make_blobs
 
-from calibrant.data import FITTED_SETS, SETS, flip_labels, fresh, load_problem
+from studies.sets import FITTED_SETS, SETS, flip_labels, fresh, load_problem, suite
 
 
 @pytest.mark.parametrize("name", [*SETS, *FITTED_SETS])
@@ -81,3 +83,7 @@ def test_flips_choose_the_other_classes_evenly():
 def test_impossible_flips_are_refused(labels, rate, classes, sentence):
     with pytest.raises(ValueError, match=sentence):
         flip_labels(np.array(labels), rate, classes, seed=0)
+
+
+def test_the_example_in_the_docstring_runs():
+    assert doctest.testmod(suite) == (0, 4)

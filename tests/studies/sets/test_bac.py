@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from calibrant.data import BACConstants, bac, bac_level
 from calibrant.metrics import ece
+from studies.sets import BACConstants, bac, bac_level
 
 # sex (1 man), kg, units, minutes, meal
 MAN, WOMAN = [1, 80.0, 6, 90.0, 1], [0, 60.0, 2, 120.0, 0]

@@ -12,8 +12,8 @@ from functools import partial
 
 import numpy as np
 
-from calibrant.data.bac import bac
-from calibrant.data.synthetic import MAKE_BLOBS_CENTRES, Seed, Synthetic, blobs, spirals
+from studies.sets.bac import bac
+from studies.sets.synthetic import MAKE_BLOBS_CENTRES, Seed, Synthetic, blobs, spirals
 
 SETS: dict[str, Callable[..., Synthetic]] = {
     "blobs-1.3": partial(blobs, std=1.3),
@@ -72,7 +72,7 @@ def load_problem(name: str, seed: int, *, sizes: tuple[int, int, int] = (700, 30
 
     Examples
     --------
-    >>> from calibrant.data import load_problem
+    >>> from studies.sets import load_problem
     >>> problem = load_problem("spirals-2.5", seed=0)
     >>> X, y = problem.train
     >>> X.shape, problem.n_classes, problem.posterior(X).shape

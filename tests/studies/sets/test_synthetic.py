@@ -5,8 +5,8 @@ from functools import partial
 import numpy as np
 import pytest
 
-from calibrant.data import blobs, spirals
 from calibrant.metrics import ece, true_ece
+from studies.sets import blobs, spirals
 
 WIDE = partial(spirals, slope=3, offset=0, turns=13 / 6)
 CASES = [

@@ -19,7 +19,7 @@ import numpy as np
 from scipy.special import ndtr
 from scipy.stats import truncnorm
 
-from calibrant.data.synthetic import Seed, Synthetic
+from studies.sets.synthetic import Seed, Synthetic
 
 FEATURES = ("sex", "weight", "units", "minutes", "meal")
 
