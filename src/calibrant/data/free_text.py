@@ -127,9 +127,10 @@ def is_free_text(values: Iterable[str], rows: int, most: int) -> bool:
     without_digits = {_DIGITS.sub("", value) for value in values}
     if len(without_digits) <= min(most, rows / 2):
         return False
-    words = [_WORD.findall(value) for value in without_digits]
-    letters = sum(len(word) for found in words for word in found)
-    return sum(map(len, words)) >= SEVERAL_WORDS * len(words) or letters >= MANY_LETTERS * len(words)
+    words_by_value = [_WORD.findall(value) for value in without_digits]
+    letters = sum(len(word) for value_words in words_by_value for word in value_words)
+    count = len(words_by_value)
+    return sum(map(len, words_by_value)) >= SEVERAL_WORDS * count or letters >= MANY_LETTERS * count
 
 
 def _token_counts(column: np.ndarray) -> tuple[sparse.csr_matrix, list[str]]:

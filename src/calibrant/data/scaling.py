@@ -50,10 +50,10 @@ class Scaling(NamedTuple):
 
     def transform(self, inputs: np.ndarray) -> np.ndarray:
         """The same as an array of shape (rows, ``width``)."""
-        found = np.empty((len(inputs), self.width), dtype=np.float32)
+        scaled = np.empty((len(inputs), self.width), dtype=np.float32)
         for rows in _blocks(len(inputs)):
-            self._fill(found[rows], inputs[rows])
-        return found
+            self._fill(scaled[rows], inputs[rows])
+        return scaled
 
     @property
     def width(self) -> int:
@@ -86,7 +86,7 @@ class Scaling(NamedTuple):
     def _starts(self) -> np.ndarray:
         return np.cumsum(self._widths) - self._widths
 
-    def _fill(self, found: np.ndarray, inputs: np.ndarray) -> None:
+    def _fill(self, scaled: np.ndarray, inputs: np.ndarray) -> None:
         number, starts = self._kinds == 0, self._starts
         values = inputs[:, number].astype(np.float64)
         absent = np.isnan(values)
@@ -95,14 +95,14 @@ class Scaling(NamedTuple):
             values /= self.scale[number]
         values[:, np.isinf(self.scale[number])] = 0.0
         values[absent] = 0.0
-        found[:, starts[number]] = drawn_in(values, self.limit)
+        scaled[:, starts[number]] = drawn_in(values, self.limit)
         marked = number & self._marked
-        found[:, starts[marked] + 1] = absent[:, marked[number]]
+        scaled[:, starts[marked] + 1] = absent[:, marked[number]]
         if not number.all():
-            codes, known, own = inputs[:, ~number], self._kinds[~number], self._widths[~number]
-            codes = np.where(np.isnan(codes), np.where(own > known, known, UNSEEN), codes)
-            places = np.concatenate([np.arange(s, s + w) for s, w in zip(starts[~number], own, strict=True)])
-            found[:, places] = _one_hot(codes, own)
+            codes, categories, widths = inputs[:, ~number], self._kinds[~number], self._widths[~number]
+            codes = np.where(np.isnan(codes), np.where(widths > categories, categories, UNSEEN), codes)
+            places = np.concatenate([np.arange(s, s + w) for s, w in zip(starts[~number], widths, strict=True)])
+            scaled[:, places] = _one_hot(codes, widths)
 
 
 def _one_hot(codes: np.ndarray, widths: np.ndarray) -> np.ndarray:
@@ -189,8 +189,8 @@ def _quantiles(values: np.ndarray, weights: np.ndarray, levels: list[float]) -> 
     """Values at which these shares of the weight are reached; never a value without weight."""
     order = np.argsort(values, kind="stable")
     reached = np.cumsum(weights[order])
-    found: np.ndarray = values[order[np.searchsorted(reached, np.asarray(levels) * reached[-1])]]
-    return found
+    quantiles: np.ndarray = values[order[np.searchsorted(reached, np.asarray(levels) * reached[-1])]]
+    return quantiles
 
 
 def standardisation(inputs: Any) -> Tensors:

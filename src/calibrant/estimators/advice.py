@@ -30,18 +30,18 @@ def advice_for(X: Any, estimator: Any, error: Exception) -> str:
     columns = [repr(str(column)) for column, dtype in dtypes.items() if not is_plain(dtype)]
     if columns:
         several = f"column{'s' if columns[1:] else ''} {', '.join(columns[:5])}{', …' if columns[5:] else ''}"
-        found = f"the {several}, which {'are' if columns[1:] else 'is'} not numeric"
+        content = f"the {several}, which {'are' if columns[1:] else 'is'} not numeric"
     elif any(str(dtype).startswith("Sparse") for dtype in dtypes.values()):
-        found = "the sparse columns of a data frame"
+        content = "the sparse columns of a data frame"
     elif needs_encoder(X):
-        found = "text or dates"
+        content = "text or dates"
     elif _has_gaps(X) and not _takes_gaps(estimator):
-        found = "missing values"
+        content = "missing values"
     else:
         return ""
     return (
-        f"{name} cannot take {found}. Encode the table first, make_pipeline(calibrant.data.TableEncoder(), {name}(…)), "
-        "or use calibrant.SelfCalibratedClassifier, which encodes tables itself."
+        f"{name} cannot take {content}. Encode the table first, make_pipeline(calibrant.data.TableEncoder(), "
+        f"{name}(…)), or use calibrant.SelfCalibratedClassifier, which encodes tables itself."
     )
 
 

@@ -125,21 +125,21 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
             effort = Effort(len(y), X.dense.shape[1], X.sparse.shape[1], X.sparse.nnz, len(classes))
             effort.check()
             if self.verbose:
-                print(f"{type(self).__name__}: {effort.told}", file=sys.stderr)
+                print(f"{type(self).__name__}: {effort.summary}", file=sys.stderr)
         samples = ArraySamples(X, codes, weights, group_numbers(groups, y))
-        given = self._given_validation(*validation, classes, wide=X.sparse is not None)
+        validation_samples = self._given_validation(*validation, classes, wide=X.sparse is not None)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         rows, held = np.arange(len(y)) if weights is None else np.flatnonzero(weights), np.empty(0, dtype=int)
         splits = self._named_splits(X.dense, y, groups, rows)
         categories = category_counts(self.encoder_)
-        if given is None and self._holds_out():
+        if validation_samples is None and self._holds_out():
             used = samples.take(rows)
             part = used.part(used.preparation(categories, seed))
             near = near_groups(_compared(part), groups, seed=seed)
             together = joined(joined(used.groups, near), copies_of(part))
-            own, other = hold_out(codes[rows], self.validation_fraction, seed=seed, groups=together)
-            rows, held = rows[own], rows[other]
-        train, val = samples.take(rows), samples.take(held) if len(held) else given
+            train_places, held_places = hold_out(codes[rows], self.validation_fraction, seed=seed, groups=together)
+            rows, held = rows[train_places], rows[held_places]
+        train, val = samples.take(rows), samples.take(held) if len(held) else validation_samples
         preparation = train.preparation(categories, seed)
         part = train.part(preparation)
         if splits is None and not len(held):
@@ -233,8 +233,8 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        given = tags.input_tags
-        given.sparse = given.allow_nan = given.string = given.categorical = True
+        input_tags = tags.input_tags
+        input_tags.sparse = input_tags.allow_nan = input_tags.string = input_tags.categorical = True
         return tags
 
     def __sklearn_is_fitted__(self) -> bool:

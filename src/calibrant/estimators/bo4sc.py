@@ -144,9 +144,9 @@ class BO4SCClassifier(NetworkClassifier):
 
     def _settings(self) -> dict[str, Any]:
         base = self._base()
-        own = {field: getattr(self, name) for name, field in PUBLISHED.items()}
-        given = {field: value for field, value in own.items() if value is not None}
-        return {field.name: getattr(base, field.name) for field in fields(base)} | given
+        parameters = {field: getattr(self, name) for name, field in PUBLISHED.items()}
+        overrides = {field: value for field, value in parameters.items() if value is not None}
+        return {field.name: getattr(base, field.name) for field in fields(base)} | overrides
 
     def _holds_out(self) -> bool:
         return True

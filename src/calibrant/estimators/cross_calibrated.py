@@ -177,11 +177,11 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         )
         sizes, of_folds = [len(rows) for rows in train_rows], slice(len(splits))
         scores, self._least = held_out_scores(models[of_folds], sizes[of_folds], X, splits, self.classes_)
-        known = np.flatnonzero(~np.isnan(scores).any(axis=1))
-        own_weights, own_groups = (None if values is None else values[known] for values in (weights, together))
+        scored = np.flatnonzero(~np.isnan(scores).any(axis=1))
+        oof_weights, oof_groups = (None if v is None else v[scored] for v in (weights, together))
         are_log_probs = all(hasattr(model, "predict_proba") for model in models)
         self.oof_proba_ = np.full(scores.shape, np.nan)
-        self.oof_proba_[known] = self._calibrate(scores[known], codes[known], own_weights, own_groups, are_log_probs)
+        self.oof_proba_[scored] = self._calibrate(scores[scored], codes[scored], oof_weights, oof_groups, are_log_probs)
         self.oof_labels_, self.oof_groups_ = codes, group_numbers(groups, X)
         self.estimators_ = models if self.ensemble else models[-1:]
         self._sizes = sizes if self.ensemble else sizes[-1:]
@@ -240,9 +240,9 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        own = get_tags(self._get_estimator()).input_tags
-        tags.input_tags.sparse = own.sparse
-        tags.input_tags.allow_nan = own.allow_nan
+        input_tags = get_tags(self._get_estimator()).input_tags
+        tags.input_tags.sparse = input_tags.sparse
+        tags.input_tags.allow_nan = input_tags.allow_nan
         return tags
 
     def __sklearn_is_fitted__(self) -> bool:
@@ -250,8 +250,8 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
 
     def _log_probs(self, scores: np.ndarray) -> np.ndarray:
         """Return the calibrator's log-probabilities for the models' mean scores."""
-        found = log_softmax(self._scale * scores, axis=1)
-        return found if self.calibrator_ is None else np.log(np.maximum(self.calibrator_.predict_proba(found), 1e-300))
+        log_p = log_softmax(self._scale * scores, axis=1)
+        return log_p if self.calibrator_ is None else np.log(np.maximum(self.calibrator_.predict_proba(log_p), 1e-300))
 
     def _get_calibrator(self) -> Any:
         if self.calibrator is None:
@@ -306,10 +306,10 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         numbers, rows = group_numbers(groups, X), np.flatnonzero(used)
         if not isinstance(self.cv, Integral):
             return named_splits(self.cv, X, y, used=used, **to_split), numbers
-        number, own = fold_count(self.cv), _safe_indexing(X, rows)
-        named = near_groups(standardised(own), None, seed=seed) if numbers is None else numbers[rows]
-        splits, found = dealt_splits(own, codes[rows], number, seed=seed, groups=named)
-        together = None if found is None else np.zeros(len(y), dtype=int)
+        number, used_inputs = fold_count(self.cv), _safe_indexing(X, rows)
+        named = near_groups(standardised(used_inputs), None, seed=seed) if numbers is None else numbers[rows]
+        splits, used_groups = dealt_splits(used_inputs, codes[rows], number, seed=seed, groups=named)
+        together = None if used_groups is None else np.zeros(len(y), dtype=int)
         if together is not None:
-            together[rows] = found
+            together[rows] = used_groups
         return tuple((rows[a], rows[b]) for a, b in splits), together

@@ -48,7 +48,7 @@ class Effort(NamedTuple):
             )
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """One sentence for the user."""
         return f"{self}: about {self.memory / 2**30:.1f} GB and {duration(self.seconds)} on one processor."
 

@@ -35,15 +35,15 @@ def suited_trees(trees: HistGradientBoostingClassifier, labels: np.ndarray) -> H
 
 def fit_model(estimator: Any, X: Any, y: np.ndarray, rows: np.ndarray, params: dict[str, Any]) -> Any:
     """Fit a clone to some of the rows; if they have only one class, return a classifier that always predicts it."""
-    own, labels = _safe_indexing(X, rows), y[rows]
+    inputs, labels = _safe_indexing(X, rows), y[rows]
     if len(np.unique(labels)) < 2:
-        return DummyClassifier(strategy="prior").fit(own, labels)
+        return DummyClassifier(strategy="prior").fit(inputs, labels)
     if isinstance(estimator, HistGradientBoostingClassifier):
-        own = _without_empty_columns(own)
+        inputs = _without_empty_columns(inputs)
     try:
-        return estimator.fit(own, labels, **_check_method_params(X, params=params, indices=rows))
+        return estimator.fit(inputs, labels, **_check_method_params(X, params=params, indices=rows))
     except (ValueError, TypeError) as error:
-        if advice := advice_for(own, estimator, error):
+        if advice := advice_for(inputs, estimator, error):
             reason = " ".join(str(error).split()).split(". ")[0][:200].rstrip(".")
             raise ValueError(f"{advice} The model itself reports: {reason}.") from error
         raise
@@ -72,7 +72,7 @@ def model_scores(model: Any, X: Any, classes: np.ndarray, size: int) -> np.ndarr
     """
     if hasattr(model, "predict_proba"):
         with np.errstate(divide="ignore"):
-            found = np.log(np.asarray(model.predict_proba(X), dtype=np.float64))
+            output = np.log(np.asarray(model.predict_proba(X), dtype=np.float64))
         missing = np.log(0.5 / max(size, 1))
     elif not hasattr(model, "decision_function"):
         raise ValueError(
@@ -80,18 +80,18 @@ def model_scores(model: Any, X: Any, classes: np.ndarray, size: int) -> np.ndarr
             "which has neither."
         )
     else:
-        found = np.asarray(model.decision_function(X), dtype=np.float64)
-        if found.ndim == 1:
-            found = np.stack([np.zeros_like(found), found], axis=1)
-        missing = found.min()
+        output = np.asarray(model.decision_function(X), dtype=np.float64)
+        if output.ndim == 1:
+            output = np.stack([np.zeros_like(output), output], axis=1)
+        missing = output.min()
     columns = np.searchsorted(classes, model.classes_)
-    if found.shape[1] != len(columns):
+    if output.shape[1] != len(columns):
         raise ValueError(
-            f"{type(model).__name__} must give one score for each of the {len(columns)} classes; got {found.shape[1]} "
+            f"{type(model).__name__} must give one score for each of the {len(columns)} classes; got {output.shape[1]} "
             "columns. Use decision_function_shape='ovr' in support vector machines."
         )
-    scores = np.full((len(found), len(classes)), missing)
-    scores[:, columns] = found
+    scores = np.full((len(output), len(classes)), missing)
+    scores[:, columns] = output
     return scores
 
 

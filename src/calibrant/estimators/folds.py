@@ -35,12 +35,12 @@ def group_numbers(groups: Any, X: Any) -> np.ndarray | None:
             f"groups must not have missing values; {absent} of its {len(groups)} entries are missing. Give rows "
             "without a group a value of their own."
         )
-    found: np.ndarray = np.unique(groups, return_inverse=True)[1].astype(np.int64)
-    if found.max() == 0:
+    numbers: np.ndarray = np.unique(groups, return_inverse=True)[1].astype(np.int64)
+    if numbers.max() == 0:
         raise ValueError(
             "groups must hold at least two values, so that some rows can be held out; got only one. Omit groups."
         )
-    return found
+    return numbers
 
 
 def dealt_splits(
@@ -78,30 +78,30 @@ def named_splits(
         )
     splitter = check_cv(cv, y, classifier=True)
     pairs = splitter.split(X, y, **({"groups": groups} if groups is not None else {}), **params)
-    found = [(_row_numbers(train, len(y)), _row_numbers(held, len(y))) for train, held in pairs]
-    for train, held in found:
+    splits = [(_row_numbers(train, len(y)), _row_numbers(held, len(y))) for train, held in pairs]
+    for train, held in splits:
         if np.intersect1d(train, held).size:
             raise ValueError(
                 "cv must give folds whose training and test rows differ; got a fold that trains on rows it holds out."
             )
     if used is not None:
-        found = [(train[used[train]], held[used[held]]) for train, held in found]
-    found = [(train, held) for train, held in found if len(train) and len(held)]
-    if len(found) < 2:
+        splits = [(train[used[train]], held[used[held]]) for train, held in splits]
+    splits = [(train, held) for train, held in splits if len(train) and len(held)]
+    if len(splits) < 2:
         raise ValueError(
-            f"cv must give at least two folds with rows to train on and rows to hold out; got {len(found)}."
+            f"cv must give at least two folds with rows to train on and rows to hold out; got {len(splits)}."
         )
-    return tuple(found)
+    return tuple(splits)
 
 
 def _row_numbers(rows: Any, n: int) -> np.ndarray:
     """Return the rows of a fold as numbers; a mask of n truth values selects rows too."""
-    found = np.asarray(rows)
-    if found.dtype == bool and found.shape == (n,):
-        return np.flatnonzero(found)
-    if found.ndim != 1 or (found.size and (found.dtype.kind not in "iu" or found.min() < 0 or found.max() >= n)):
-        raise ValueError(f"cv must give folds as row numbers from 0 to {n - 1}, or as masks; got {shown(found)[:80]}.")
-    return found.astype(np.int64)
+    fold = np.asarray(rows)
+    if fold.dtype == bool and fold.shape == (n,):
+        return np.flatnonzero(fold)
+    if fold.ndim != 1 or (fold.size and (fold.dtype.kind not in "iu" or fold.min() < 0 or fold.max() >= n)):
+        raise ValueError(f"cv must give folds as row numbers from 0 to {n - 1}, or as masks; got {shown(fold)[:80]}.")
+    return fold.astype(np.int64)
 
 
 def fold_count(cv: Any, name: str = "cv") -> int:
@@ -125,14 +125,14 @@ def near_groups(values: Any, groups: Any, *, seed: int = 0) -> np.ndarray | None
     suspicion = near_copies(values, seed=seed)
     if suspicion is None or not suspicion.suspicious:
         return None
-    found = near_copy_groups(values)
-    done = "They are held out together" if found is not None else "The probabilities may be overconfident"
+    near = near_copy_groups(values)
+    done = "They are held out together" if near is not None else "The probabilities may be overconfident"
     warn(
         f"{suspicion.share:.0%} of the inspected rows have a near copy among the other rows; {suspicion.expected:.0%} "
         f"would be expected by chance. {done}. If rows belong to one patient, place or recording, say so with groups= "
         "(--groups on the command line); if they are separate samples, pass a splitter as cv=."
     )
-    return found
+    return near
 
 
 def standardised(X: Any) -> np.ndarray | None:

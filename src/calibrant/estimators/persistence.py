@@ -76,11 +76,11 @@ def load_classifier(path: str | os.PathLike[str]) -> NetworkClassifier:
 
 def load_as(kind: type[Kind], path: str | os.PathLike[str]) -> Kind:
     """Read a file that must hold this class of classifier."""
-    found = load_classifier(path)
-    if not isinstance(found, kind):
-        name = type(found).__name__
+    classifier = load_classifier(path)
+    if not isinstance(classifier, kind):
+        name = type(classifier).__name__
         raise ValueError(f"{path} holds a {name}, not a {kind.__name__}: use {name}.load.")
-    return found
+    return classifier
 
 
 def _packed(values: dict[str, Any], prefix: str, arrays: Arrays) -> dict[str, Tree]:
@@ -123,14 +123,14 @@ def _plain_model(model: Mixture | Blend) -> dict[str, Any]:
     """Convert a classifier of frozen members to arrays, numbers and text."""
     if isinstance(model, Mixture):
         return {"networks": [to_tree(network.module) for network in model.networks], **model.link}
-    others = {name: {f.name: getattr(own, f.name) for f in fields(own)} for name, own in model.others.items()}  # type: ignore[arg-type]
+    others = {name: {f.name: getattr(stored, f.name) for f in fields(stored)} for name, stored in model.others.items()}  # type: ignore[arg-type]
     mixture = None if model.mixture is None else _plain_model(model.mixture)
     return {"mixture": mixture, "others": others, "pool": model.pool._asdict()}
 
 
 def _model(**parts: Any) -> Mixture | Blend:
     if "others" in parts:
-        others = {name: KINDS[name].model(**own) for name, own in parts["others"].items()}
+        others = {name: KINDS[name].model(**arrays) for name, arrays in parts["others"].items()}
         mixture = None if parts["mixture"] is None else _model(**parts["mixture"])
         assert mixture is None or isinstance(mixture, Mixture)
         return Blend(mixture, others, Pool(**parts["pool"]))
@@ -163,7 +163,7 @@ def _check(classifier: Any) -> None:
     if mixture.bias is not None and mixture.bias.shape != (classes,):
         raise ValueError(f"bias must have one entry for each of {classes} classes, not shape {(*mixture.bias.shape,)}")
     for network in mixture.networks:
-        if features > max(_COLUMNS, sum(own.numel() for own in network.module.parameters())):
+        if features > max(_COLUMNS, sum(parameter.numel() for parameter in network.module.parameters())):
             raise ValueError(f"a network has too few parameters for {features} inputs")
         try:
             shape = tuple(network.logits(torch.zeros(1, features, device="cpu")).shape)

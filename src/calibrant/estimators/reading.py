@@ -120,8 +120,8 @@ def read(estimator: Any, X: Any, *y: Any, reset: bool, wide: bool | None = None)
         estimator.encoder_ = TableEncoder(text=text, output="sparse") if len(text) or needs_encoder(X) else None
     encoder = estimator.encoder_
     if encoder is None:
-        found = _numbers(estimator, X, *y, reset=reset)
-        matrix, *labels = found if y else (found,)
+        checked = _numbers(estimator, X, *y, reset=reset)
+        matrix, *labels = checked if y else (checked,)
         inputs = inputs_of(matrix, wide)
     else:
         X = X if hasattr(X, "columns") else np.asarray(X, dtype=object)
@@ -313,10 +313,10 @@ def hold_out(
 
 def digest(X: Inputs, codes: np.ndarray) -> str:
     """Return a hash that identifies the data."""
-    found = hashlib.blake2b(digest_size=16)
+    hasher = hashlib.blake2b(digest_size=16)
     if X.sparse is not None:
-        found.update(row_codes(X.sparse).data)  # type: ignore[union-attr]
+        hasher.update(row_codes(X.sparse).data)  # type: ignore[union-attr]
     for start in range(0, len(X), _ROWS):  # in pieces: a copy of the whole table may not fit into memory
-        found.update(np.ascontiguousarray(X.dense[start : start + _ROWS], dtype=np.float64).data)
-    found.update(np.ascontiguousarray(codes, dtype=np.int64).data)
-    return found.hexdigest()
+        hasher.update(np.ascontiguousarray(X.dense[start : start + _ROWS], dtype=np.float64).data)
+    hasher.update(np.ascontiguousarray(codes, dtype=np.int64).data)
+    return hasher.hexdigest()

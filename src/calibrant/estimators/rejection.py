@@ -96,8 +96,8 @@ def withhold(predicted: np.ndarray, accepted: np.ndarray, classes: np.ndarray, l
 
 def _common_dtype(classes: np.ndarray, label: Any) -> np.dtype:
     """Return a dtype that holds both classes and label: the classes' own kind if the label fits, else object."""
-    own, other = classes.dtype, np.asarray(label).dtype
-    numbers = own.kind in "iuf" and other.kind in "iuf"
-    if np.ndim(label) == 0 and (numbers or (own.kind == other.kind and own.kind != "O")):
-        return np.result_type(own, other)
+    class_dtype, label_dtype = classes.dtype, np.asarray(label).dtype
+    numbers = class_dtype.kind in "iuf" and label_dtype.kind in "iuf"
+    if np.ndim(label) == 0 and (numbers or (class_dtype.kind == label_dtype.kind and class_dtype.kind != "O")):
+        return np.result_type(class_dtype, label_dtype)
     return np.dtype(object)

@@ -75,8 +75,8 @@ class HeldOut(NamedTuple):
         """Summarise probabilities (n, C) of rows with these true classes (column numbers)."""
         parts = []
         for rows in blocks(probs.shape):
-            own = rank_classes(probs[rows]).at(labels[rows])
-            parts.append((labels[rows], *own, probs[rows].max(axis=1)))
+            label_ranks = rank_classes(probs[rows]).at(labels[rows])
+            parts.append((labels[rows], *label_ranks, probs[rows].max(axis=1)))
         return cls(*map(np.concatenate, zip(*parts, strict=True)))
 
     def take(self, rows: np.ndarray) -> HeldOut:

@@ -228,23 +228,23 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
         )
 
     def _keep(self, fitted: Fitted, runs: list[History], samples: ArraySamples) -> None:
-        found: dict[str, Any] = fitted.extras
-        self.candidate_ = found["candidate"]
-        self.temperature_ = found["temperature"]
-        self.bias_ = found["bias"].numpy()
-        self.lapse_ = found["lapse"]
-        self.members_ = found.get("members", ("network",))
-        self.pool_weights_ = found.get("pool_weights", np.array([1 / self.temperature_]))
+        extras: dict[str, Any] = fitted.extras
+        self.candidate_ = extras["candidate"]
+        self.temperature_ = extras["temperature"]
+        self.bias_ = extras["bias"].numpy()
+        self.lapse_ = extras["lapse"]
+        self.members_ = extras.get("members", ("network",))
+        self.pool_weights_ = extras.get("pool_weights", np.array([1 / self.temperature_]))
         self.oof_labels_, self.oof_groups_ = samples.codes, samples.groups
         self.oof_proba_ = np.full((len(samples), len(self.classes_)), np.nan)
         rows = np.concatenate([self.train_indices_, self.validation_indices_])
-        self.oof_proba_[rows] = found["held_out"][: len(rows)].numpy()
+        self.oof_proba_[rows] = extras["held_out"][: len(rows)].numpy()
         self.suspicion_ = np.empty(len(samples))
-        self.suspicion_[self.train_indices_] = found["suspicion"].double().numpy()
+        self.suspicion_[self.train_indices_] = extras["suspicion"].double().numpy()
         other = np.setdiff1d(np.arange(len(samples)), self.train_indices_)
         if len(other):
             self.suspicion_[other] = self._suspicion(samples.inputs[other], samples.codes[other])
         self.history_ = as_arrays(runs[0 if self.candidate_ == "pooled" else len(runs) // 2])
-        self.l2_ = found["l2"].double().numpy()
-        noise = found.get("label_noise")
+        self.l2_ = extras["l2"].double().numpy()
+        noise = extras.get("label_noise")
         self.label_noise_ = None if noise is None else float(noise[0])  # the same for every class

@@ -100,16 +100,16 @@ class AveragedNetwork(Method):
     @property
     def rate(self) -> float:
         """The largest learning rate; NaN if the optimiser's rate is a function of the step."""
-        given = self.optimizer.learning_rate if self.learning_rate is None else self.learning_rate
-        return math.nan if callable(given) else float(given)
+        rate = self.optimizer.learning_rate if self.learning_rate is None else self.learning_rate
+        return math.nan if callable(rate) else float(rate)
 
     @property
     def story(self) -> str:
         """The settings in a few words, such as "SGD, one cycle up to 0.1"."""
         course = "a schedule of its own" if callable(self.schedule) or math.isnan(self.rate) else self.schedule
-        told = f"{type(self.optimizer).__name__}, {course.replace('-', ' ')}"
+        description = f"{type(self.optimizer).__name__}, {course.replace('-', ' ')}"
         limit = "up to" if course == "one-cycle" else "from"
-        return told if math.isnan(self.rate) else f"{told} {limit} {self.rate:g}"
+        return description if math.isnan(self.rate) else f"{description} {limit} {self.rate:g}"
 
     def uses_bfloat16(self, model: nn.Module) -> bool:
         """Whether a network is trained in bfloat16, if it allows that."""
@@ -129,10 +129,10 @@ class AveragedNetwork(Method):
         if self.uses_bfloat16(model):
             for lost, settings in (("", {"channels_last": True}), ("the channels-last format", {})):
                 with contextlib.suppress(RuntimeError, TypeError, ValueError):
-                    found = posed(autocast=torch.bfloat16, **settings)
+                    bfloat16_problem = posed(autocast=torch.bfloat16, **settings)
                     if lost:
                         _tell_lost(lost)
-                    return found
+                    return bfloat16_problem
             _tell_lost("bfloat16 and the channels-last format")
         return posed()
 
@@ -157,8 +157,8 @@ class AveragedNetwork(Method):
         if math.isnan(rate):
             return self.optimizer
         if callable(schedule):
-            given = schedule
-            return replace(self.optimizer, learning_rate=lambda step: rate * given(min(1.0, (step - 1) / (steps - 1))))
+            factor = schedule
+            return replace(self.optimizer, learning_rate=lambda step: rate * factor(min(1.0, (step - 1) / (steps - 1))))
         courses = {
             "one-cycle": lambda: one_cycle(rate, steps, warmup=self.warmup),
             "cosine": lambda: cosine(rate, steps),
@@ -183,12 +183,12 @@ class AveragedNetwork(Method):
             if len(methods) > 1 or not method.restarts or math.isnan(method.rate):
                 raise
         slower = replace(method, learning_rate=method.rate / 2, restarts=method.restarts - 1)
-        found = cls.fit_group([slower], tasks, callbacks, compile)
+        fitted = cls.fit_group([slower], tasks, callbacks, compile)
         warn(
             f"Training diverged at a learning rate of {method.rate:g} and was repeated at {slower.rate:g}. Pass "
             f"learning_rate={slower.rate:g} or less to save the first attempt."
         )
-        return found
+        return fitted
 
 
 def _tell_lost(what: str) -> None:
@@ -301,9 +301,9 @@ class BestAverage(Callback):
             run.stop("the validation NLL no longer improves")
 
     def on_end(self, run: Run) -> None:
-        found = self._best or self._average
-        if found is not None:
-            run.state = found._replace(step=run.state.step)
+        chosen_state = self._best or self._average
+        if chosen_state is not None:
+            run.state = chosen_state._replace(step=run.state.step)
 
     def _nll(self, run: Run, part: Samples) -> float:
         problem, state = run.problem, self._average
@@ -316,12 +316,12 @@ class BestAverage(Callback):
         return float(losses @ weights / weights.sum())
 
     def state_dict(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"nll": self.nll if math.isfinite(self.nll) else None, "best_step": self.best_step}
+        saved: dict[str, Any] = {"nll": self.nll if math.isfinite(self.nll) else None, "best_step": self.best_step}
         for name, state in (("average", self._average), ("best", self._best)):
             if state is not None:
-                found |= {f"{name}.params": state.params}
-                found |= {f"{name}.buffer.{k}": b for k, b in state.buffers.items()}
-        return found
+                saved |= {f"{name}.params": state.params}
+                saved |= {f"{name}.buffer.{k}": b for k, b in state.buffers.items()}
+        return saved
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.nll = math.inf if state.get("nll") is None else state["nll"]
@@ -338,7 +338,7 @@ def _mean(average: State, state: State, decay: float) -> State:
 
 
 def _read(kept: dict[str, Any], prefix: str) -> State | None:
-    own = {name.removeprefix(prefix): value for name, value in kept.items() if name.startswith(prefix)}
-    if not own:
+    entries = {name.removeprefix(prefix): value for name, value in kept.items() if name.startswith(prefix)}
+    if not entries:
         return None
-    return State(own.pop("params"), (), {name.removeprefix("buffer."): b for name, b in own.items()}, 0)
+    return State(entries.pop("params"), (), {name.removeprefix("buffer."): b for name, b in entries.items()}, 0)

@@ -45,9 +45,9 @@ def check_members(members: Members) -> None:
     """Raise an error unless members are distinct names of kinds and include the network."""
     if members == AUTO:
         return
-    known = (NETWORK, *KINDS)
-    if isinstance(members, str) or set(members) - set(known) or len(set(members)) < len(members):
-        names = ", ".join(map(repr, known))
+    kinds = (NETWORK, *KINDS)
+    if isinstance(members, str) or set(members) - set(kinds) or len(set(members)) < len(members):
+        names = ", ".join(map(repr, kinds))
         raise ValueError(f"members must be {AUTO!r} or a tuple of {names}, each once; got {members!r}.")
     if NETWORK not in members:
         raise ValueError(f"members must include 'network', because the others use its folds; got {members!r}.")
@@ -121,9 +121,9 @@ class Judged(NamedTuple):
         weights, groups = (None if v is None else v.cpu().numpy() for v in (fit.data.sample_weight, fit.data.groups))
         return cls(labels, None if weights is None else weights.astype(np.float64), groups, judges)
 
-    def usable(self, found: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    def usable(self, log_probs: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Rows that all members predict, and these predictions, (members, rows, C)."""
-        both = np.stack(list(found.values()))
+        both = np.stack(list(log_probs.values()))
         rows = np.flatnonzero(self.judges & ~np.isnan(both).any((0, 2)))
         return rows, both[:, rows]
 
@@ -135,36 +135,36 @@ class Judged(NamedTuple):
         size = independent_size(self.labels[rows], np.exp(log_softmax(values, axis=1)), groups)
         return Rows(values, self.labels[rows], weights * (size / weights.sum()), values.shape[1])
 
-    def pool(self, found: Mapping[str, np.ndarray], doubt: bool = True) -> Pool:
+    def pool(self, log_probs: Mapping[str, np.ndarray], doubt: bool = True) -> Pool:
         """The pool of some members."""
-        rows, both = self.usable(found)
+        rows, both = self.usable(log_probs)
         weights, groups = (None if v is None else v[rows] for v in (self.weights, self.groups))
         return fit_pool(both, self.labels[rows], weights, groups=groups, doubt=doubt)
 
-    def loss(self, found: Mapping[str, np.ndarray], pool: Pool) -> float:
+    def loss(self, log_probs: Mapping[str, np.ndarray], pool: Pool) -> float:
         """The mean log-loss of a pool of these members."""
-        rows, both = self.usable(found)
+        rows, both = self.usable(log_probs)
         losses = -np.log(pool.probs(both)[np.arange(len(rows)), self.labels[rows]])
         return float(np.average(losses, weights=None if self.weights is None else self.weights[rows]))
 
 
-def pruned(known: dict[str, np.ndarray], held: Judged) -> tuple[dict[str, np.ndarray], Pool]:
+def pruned(log_probs: dict[str, np.ndarray], held: Judged) -> tuple[dict[str, np.ndarray], Pool]:
     """The members that are worth keeping, and their pool.
 
     The prior gives every member some weight. A member of small weight is left out if the held-out loss without it is
     not higher, and in any case if its weight is negligible. If all weights are 0, no member is kept.
     """
-    pool = held.pool(known)
-    while len(known) > 1 and (total := pool.weights.sum()) > 0:
+    pool = held.pool(log_probs)
+    while len(log_probs) > 1 and (total := pool.weights.sum()) > 0:
         least = int(pool.weights.argmin())
         if (share := pool.weights[least] / total) > MINOR:
             break
-        fewer = {name: known[name] for k, name in enumerate(known) if k != least}
+        fewer = {name: log_probs[name] for k, name in enumerate(log_probs) if k != least}
         rest = held.pool(fewer)
-        if share > SMALL and held.loss(fewer, rest) > held.loss(known, pool):
+        if share > SMALL and held.loss(fewer, rest) > held.loss(log_probs, pool):
             break
-        known, pool = fewer, rest
-    return (known, pool) if pool.weights.any() else ({}, Pool(pool.weights[:0], pool.bias, pool.lapse))
+        log_probs, pool = fewer, rest
+    return (log_probs, pool) if pool.weights.any() else ({}, Pool(pool.weights[:0], pool.bias, pool.lapse))
 
 
 def blended(members: Members, mixture: Mixture, fit: CrossFit, train: int, seed: int) -> Fitted:
@@ -178,27 +178,27 @@ def blended(members: Members, mixture: Mixture, fit: CrossFit, train: int, seed:
     rows = _rows(fit, mixture, train)
     folds = first_deal(fit)
     held = Judged.of(fit, rows.labels)
-    known: dict[str, np.ndarray] = {NETWORK: log_softmax(fit.held_out_logits.cpu().numpy(), axis=1)}
+    predicted: dict[str, np.ndarray] = {NETWORK: log_softmax(fit.held_out_logits.cpu().numpy(), axis=1)}
     models: dict[str, Model] = {}
     for name in used_kinds(members, *held_shape(rows)):
 
         def promising(first: np.ndarray, log_probs: np.ndarray, name: str = name) -> bool:
-            full = np.full_like(known[NETWORK], np.nan)
+            full = np.full_like(predicted[NETWORK], np.nan)
             full[first] = log_probs
-            found = held.pool(known | {name: full}, doubt=False).weights
-            return bool(found[-1] > SMALL * found.sum())
+            weights = held.pool(predicted | {name: full}, doubt=False).weights
+            return bool(weights[-1] > SMALL * weights.sum())
 
-        found: CrossFittedMember | None
+        member: CrossFittedMember | None
         if name == "linear" and rows.sparse is not None:
-            found = cross_fit_sparse(rows, folds, seed, held.evidence)
+            member = cross_fit_sparse(rows, folds, seed, held.evidence)
         else:
-            found = cross_fit(KINDS[name], rows, folds, seed, promising)
-        if found is not None:
-            known[name], models[name] = found.held_out, found.model
-    known, pool = pruned(known, held)
-    held_out = torch.from_numpy(pool.probs(np.reshape(list(known.values()), (len(known), *held_shape(rows)))))
+            member = cross_fit(KINDS[name], rows, folds, seed, promising)
+        if member is not None:
+            predicted[name], models[name] = member.held_out, member.model
+    predicted, pool = pruned(predicted, held)
+    held_out = torch.from_numpy(pool.probs(np.reshape(list(predicted.values()), (len(predicted), *held_shape(rows)))))
     extras = mixture.extras | {
-        "members": tuple(known),
+        "members": tuple(predicted),
         "pool_weights": pool.weights,
         "temperature": pool.temperature,
         "bias": torch.from_numpy(pool.bias),
@@ -206,11 +206,11 @@ def blended(members: Members, mixture: Mixture, fit: CrossFit, train: int, seed:
         "held_out": held_out,
     }
     if "label_noise" not in extras:
-        own = held_out[:train]
-        doubt = suspicion(torch.ones_like(own[:, 0]), own, torch.from_numpy(rows.labels[:train]))
-        extras["suspicion"] = torch.where(own.isnan().any(1), extras["suspicion"].double(), doubt.double())
-    networks = mixture if NETWORK in known else None
-    return Blend(networks, {name: models[name] for name in known if name != NETWORK}, pool, extras)
+        train_probs = held_out[:train]
+        doubt = suspicion(torch.ones_like(train_probs[:, 0]), train_probs, torch.from_numpy(rows.labels[:train]))
+        extras["suspicion"] = torch.where(train_probs.isnan().any(1), extras["suspicion"].double(), doubt.double())
+    networks = mixture if NETWORK in predicted else None
+    return Blend(networks, {name: models[name] for name in predicted if name != NETWORK}, pool, extras)
 
 
 def held_shape(rows: Rows) -> tuple[int, int]:
@@ -224,13 +224,13 @@ def first_deal(fit: CrossFit) -> list[tuple[np.ndarray, np.ndarray]]:
     These are the folds of the first repeat. Folds that the user gives may overlap, such as those of ShuffleSplit. A row
     that several of them hold out is predicted by the mean of their models.
     """
-    found, seen = [], np.zeros(len(fit.data), dtype=bool)
+    folds, seen = [], np.zeros(len(fit.data), dtype=bool)
     for fold in fit.folds:
         held = fold.held.cpu().numpy()
         if not seen[held].all():
             seen[held] = True
-            found.append((fold.train.cpu().numpy(), held))
-    return found
+            folds.append((fold.train.cpu().numpy(), held))
+    return folds
 
 
 def _rows(fit: CrossFit, mixture: Mixture, train: int) -> Rows:

@@ -249,23 +249,23 @@ class BO4SC(Method):
     def constants(self, task: Task) -> dict[str, Tensor]:
         """Constants for the losses: α, and the neighbourhood used to smooth weights."""
         device = tensors_of(task.train.inputs)[0].device
-        own = {"alpha": torch.tensor(float(self.alpha), device=device)} if self.outer_loss == "bce" else {}
+        constants = {"alpha": torch.tensor(float(self.alpha), device=device)} if self.outer_loss == "bce" else {}
         if self.weights != "neighbours":
-            return own
+            return constants
         entries(task.train, "weights='neighbours'")
-        return own | neighbourhood(task.train.inputs.flatten(1), task.train.labels)
+        return constants | neighbourhood(task.train.inputs.flatten(1), task.train.labels)
 
     def learned(self, outcome: TrainedNetwork) -> dict[str, Any]:
         """The weights, their history, and the other outer variables by name."""
         solution = outcome.solution
-        found: dict[str, Any] = {"history": {name: rows for name, rows in outcome.history.items() if name != "phi"}}
+        learned: dict[str, Any] = {"history": {name: rows for name, rows in outcome.history.items() if name != "phi"}}
         if self.weights is not None:
-            found["sample_weights"] = weights_at(solution.phi, solution)
+            learned["sample_weights"] = weights_at(solution.phi, solution)
         if self.weights is not None and self.keep_history:
             phis = outcome.history["phi"]
-            found["sample_weights_history"] = torch.stack([weights_at(p, solution) for p in phis])
+            learned["sample_weights_history"] = torch.stack([weights_at(p, solution) for p in phis])
         with torch.no_grad():
-            return found | solution.problem.outer_view.run(solution.phi, read_outer)
+            return learned | solution.problem.outer_view.run(solution.phi, read_outer)
 
 
 def _descent(group: TrainingGroup) -> SGD:

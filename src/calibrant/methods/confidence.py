@@ -100,12 +100,12 @@ def choose_map(logits: Tensor, labels: Tensor, sample_weight: Tensor | None = No
     folds = torch.from_numpy(np.random.default_rng(0).permutation(len(labels)) % FOLDS)
     gains = torch.empty_like(share)
     for k in range(FOLDS):
-        own, rest = folds == k, folds != k
+        held, rest = folds == k, folds != k
         one, other = (
-            _losses(fit_map(logits[rest], labels[rest], share[rest], hidden=width)(logits[own]), labels[own])
+            _losses(fit_map(logits[rest], labels[rest], share[rest], hidden=width)(logits[held]), labels[held])
             for width in (0, hidden)
         )
-        gains[own] = one - other
+        gains[held] = one - other
     gain = float((share * gains).sum() / share.sum())
     error = float(((share / share.sum()) ** 2 @ (gains - gain) ** 2).sqrt())
     return Choice(fit_map(logits, labels, share, hidden=hidden if gain > error else 0), gain, error)
@@ -119,10 +119,10 @@ def fit_map(logits: Tensor, labels: Tensor, sample_weight: Tensor | None = None,
     constant keeps that temperature near 1. ``hidden=0`` always gives a temperature.
     """
     logits, labels, share = _prepared(logits, labels, sample_weight)
-    found = LogitMap(hidden).double().requires_grad_(False)
-    values = list(found.parameters())
+    logit_map = LogitMap(hidden).double().requires_grad_(False)
+    values = list(logit_map.parameters())
     best = minimize(
-        _Penalised(found, logits, labels, share),
+        _Penalised(logit_map, logits, labels, share),
         torch.cat([v.reshape(-1) for v in values]).numpy(),
         jac=True,
         method="L-BFGS-B",
@@ -131,7 +131,7 @@ def fit_map(logits: Tensor, labels: Tensor, sample_weight: Tensor | None = None,
     pieces = torch.from_numpy(best.x).split([v.numel() for v in values])
     for value, piece in zip(values, pieces, strict=True):
         value.copy_(piece.view_as(value))
-    return found
+    return logit_map
 
 
 class _Penalised:
@@ -141,8 +141,8 @@ class _Penalised:
     cores.
     """
 
-    def __init__(self, given: LogitMap, logits: Tensor, labels: Tensor, share: Tensor) -> None:
-        self.described, self.hidden, self.bound = describe(logits).numpy(), given.hidden, math.log(given.largest)
+    def __init__(self, mapping: LogitMap, logits: Tensor, labels: Tensor, share: Tensor) -> None:
+        self.described, self.hidden, self.bound = describe(logits).numpy(), mapping.hidden, math.log(mapping.largest)
         self.labels, self.share, self.rows = labels.numpy(), share.numpy(), np.arange(len(labels))
         self.logits = (logits - logits.amax(1, keepdim=True)).numpy()  # at most 0, so that no exponential overflows
         self.scaled = np.empty_like(self.logits)  # kept, because memory that is new at every call is slow

@@ -94,8 +94,8 @@ class Recipe:
     eager: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
-        for name, known in (("schedule", ("one-cycle", "steps")), ("select", ("last", "error", "nll"))):
-            check_choice(name, getattr(self, name), known)
+        for name, choices in (("schedule", ("one-cycle", "steps")), ("select", ("last", "error", "nll"))):
+            check_choice(name, getattr(self, name), choices)
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
@@ -122,15 +122,15 @@ class Recipe:
         ``steps`` is the length of the run, and ``stride`` the number of training steps per outer step. With ``outer``,
         φ is averaged together with the weights.
         """
-        found: list[Callback] = []
+        callbacks: list[Callback] = []
         if self.average is not None:
-            found.append(MovingAverage(self.average, every=max(1, STRIDE // stride), outer=outer))
+            callbacks.append(MovingAverage(self.average, every=max(1, STRIDE // stride), outer=outer))
         if self.select != "last":
             every = max(1, steps // self.epochs // stride)
             part = task.need_val("The choice of the best state")
-            judge = error if self.select == "error" else cross_entropy
-            found.append(EarlyStopping(MeanOn(part, judge), patience=None, every=every))
-        return found
+            criterion = error if self.select == "error" else cross_entropy
+            callbacks.append(EarlyStopping(MeanOn(part, criterion), patience=None, every=every))
+        return callbacks
 
 
 RECIPES = {
@@ -160,9 +160,9 @@ class MeanOn:
         assert isinstance(problem, Bilevel)
         net = problem.view.bind(state.params, state.buffers, train=False, autocast=problem.autocast)
         with torch.no_grad():
-            logits, labels = zip(*((net.logits(inputs), own) for inputs, own in self.part.pieces()), strict=True)
-        found = torch.cat(logits)
-        values = self.function(found, torch.cat(labels).to(found.device))
+            logits, labels = zip(*((net.logits(inputs), y) for inputs, y in self.part.pieces()), strict=True)
+        outputs = torch.cat(logits)
+        values = self.function(outputs, torch.cat(labels).to(outputs.device))
         if self.part.sample_weight is None:
             return values.mean()
         weights = self.part.sample_weight.to(values)

@@ -109,11 +109,11 @@ class MetaRegularization(NetworkTraining):
     def __post_init__(self) -> None:
         check_choice("outer_variable", self.outer_variable, get_args(Variable))
         check_choice("outer_loss", self.outer_loss, OUTER_LOSSES)
-        known, given = inspect.signature(OUTER_LOSSES[self.outer_loss]).parameters, [k for k, _ in self.outer_settings]
-        if not known.keys() >= set(given):
+        valid, names = inspect.signature(OUTER_LOSSES[self.outer_loss]).parameters, [k for k, _ in self.outer_settings]
+        if not valid.keys() >= set(names):
             raise ValueError(
                 f"outer_settings must be settings of the outer loss {self.outer_loss!r} "
-                f"({', '.join(known) or 'none'}); got {', '.join(given)}."
+                f"({', '.join(valid) or 'none'}); got {', '.join(names)}."
             )
         check_meta(self.outer_learning_rate, self.outer_batch_size, self.start)
         if self.outer_variable == "l2-all" and self.hypergradient.of_head:
@@ -149,17 +149,17 @@ class MetaRegularization(NetworkTraining):
         name, width = head_and_width(model, task)
         if self.outer_variable.startswith("l2"):
             return L2(model, per="unit" if self.outer_variable == "l2-units" else "model", only=name)
-        found: list[OuterVariable] = []
+        variables: list[OuterVariable] = []
         for part in self.outer_variable.split("+"):
             if part == "gamma":
-                found.append(ConstantGamma(self.initial, largest=self.largest))
+                variables.append(ConstantGamma(self.initial, largest=self.largest))
             elif part == "gamma-net":
                 names = ("form", "positive", "temperature", "initial", "largest")
                 settings: dict[str, Any] = {name: getattr(self, name) for name in names}
-                found.append(GammaNet(width, task.n_classes, **settings, seed=task.seed))
+                variables.append(GammaNet(width, task.n_classes, **settings, seed=task.seed))
             else:
-                found.append(LogitScale())
-        return found[0] if len(found) == 1 else OuterVariables(*found)
+                variables.append(LogitScale())
+        return variables[0] if len(variables) == 1 else OuterVariables(*variables)
 
     def inner(self) -> UserLoss:
         """The training loss: the focal loss with γ from φ (Eq. (2)), or cross-entropy with the penalty from φ."""

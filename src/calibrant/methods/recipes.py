@@ -91,34 +91,34 @@ def _attends(layer: nn.Module) -> bool:
     return isinstance(layer, nn.MultiheadAttention) or "attention" in name or "transformer" in name
 
 
-def as_optimizer(given: Any, model: Any = None) -> Optimizer:
+def as_optimizer(optimizer: Any, model: Any = None) -> Optimizer:
     """An optimiser of the engine, from one of the engine or of torch (SGD, Adam or AdamW).
 
     Of a torch optimiser only the settings are used. Its groups may have different learning rates and weight decays if
     it holds the parameters of ``model``; parameters of ``model`` that it leaves out are not trained.
     """
-    if isinstance(given, Optimizer):
-        return given
-    if not isinstance(given, torch.optim.Optimizer):
+    if isinstance(optimizer, Optimizer):
+        return optimizer
+    if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(
             "optimizer must be one of calibrant.bilevel, such as SGD(0.1, momentum=0.9), or an SGD, Adam or AdamW of "
-            f"torch.optim; got {given!r}."
+            f"torch.optim; got {optimizer!r}."
         )
-    name, parts = type(given).__name__, given.param_groups
-    own, shared = parts[0], ("momentum", "nesterov", "betas", "eps", "decoupled_weight_decay")
+    name, parts = type(optimizer).__name__, optimizer.param_groups
+    first, shared = parts[0], ("momentum", "nesterov", "betas", "eps", "decoupled_weight_decay")
     odd = [key for key in ("dampening", "maximize", "amsgrad") if any(part.get(key) for part in parts)]
-    odd += [key for key in shared if any(part.get(key) != own.get(key) for part in parts)]
+    odd += [key for key in shared if any(part.get(key) != first.get(key) for part in parts)]
     if name not in ("SGD", "Adam", "AdamW") or odd:
         raise ValueError(
             "optimizer must be torch's SGD, Adam or AdamW without dampening, maximize and amsgrad, and its groups of "
             f"parameters may differ in lr and weight_decay only; got {name}{' with ' * bool(odd)}{', '.join(odd)}."
         )
     rate = max(float(part["lr"]) for part in parts)
-    settings: dict[str, Any] = {"weight_decay": float(own["weight_decay"]), "groups": _groups(parts, rate, model)}
+    settings: dict[str, Any] = {"weight_decay": float(first["weight_decay"]), "groups": _groups(parts, rate, model)}
     if name == "SGD":
-        return SGD(rate, momentum=own["momentum"], nesterov=own["nesterov"], **settings)
-    kind = AdamW if name == "AdamW" or own.get("decoupled_weight_decay") else Adam
-    return kind(rate, betas=tuple(own["betas"]), eps=own["eps"], **settings)
+        return SGD(rate, momentum=first["momentum"], nesterov=first["nesterov"], **settings)
+    kind = AdamW if name == "AdamW" or first.get("decoupled_weight_decay") else Adam
+    return kind(rate, betas=tuple(first["betas"]), eps=first["eps"], **settings)
 
 
 def _groups(parts: list[dict[str, Any]], rate: float, model: Any) -> tuple[tuple[str, float, float], ...]:
@@ -128,12 +128,12 @@ def _groups(parts: list[dict[str, Any]], rate: float, model: Any) -> tuple[tuple
     """
     held = {id(p): part for part in parts for p in part["params"]}
     named = dict(unwrapped(model).named_parameters()) if isinstance(model, nn.Module) else {}
-    found = {name: held[id(p)] for name, p in named.items() if id(p) in held}
-    if len(parts) == 1 and (not found or all(name in found for name, p in named.items() if p.requires_grad)):
+    part_of = {name: held[id(p)] for name, p in named.items() if id(p) in held}
+    if len(parts) == 1 and (not part_of or all(name in part_of for name, p in named.items() if p.requires_grad)):
         return ()
-    if len(found) < len(held):
+    if len(part_of) < len(held):
         raise ValueError(
             "optimizer must hold parameters of model if it has several groups or leaves some out; got "
-            f"{len(held) - len(found)} of {len(held)} parameters from something else."
+            f"{len(held) - len(part_of)} of {len(held)} parameters from something else."
         )
-    return tuple((name, float(own["lr"]) / (rate or 1.0), float(own["weight_decay"])) for name, own in found.items())
+    return tuple((name, float(p["lr"]) / (rate or 1.0), float(p["weight_decay"])) for name, p in part_of.items())

@@ -58,27 +58,27 @@ SHORT = 2
 class Pooled(Method):
     """The pooled candidate: each repeat holds out every label once, and φ is an L2 strength per layer and column."""
 
-    given: SelfCalibrated
+    settings: SelfCalibrated
 
     tied: ClassVar[bool] = True
 
     def parts(self, task: Task) -> Sequence[Task]:
-        own, val = self.given, None if task.val is None else slice(len(task.train), None)
+        settings, val = self.settings, None if task.val is None else slice(len(task.train), None)
         pooled = pooled_part(task)
-        if own.refit:
-            dealt = folds_of(task, pooled, own.folds, own.repeats, own.choose)
-            return own.share_of(fold_tasks(task, pooled, dealt), task)
+        if settings.refit:
+            dealt = folds_of(task, pooled, settings.folds, settings.repeats, settings.choose)
+            return settings.share_of(fold_tasks(task, pooled, dealt), task)
         task.need_val("SelfCalibrated(refit=False)")
         return fold_tasks(
             task, pooled, deal(pooled.labels, 1, seed=task.seed, held_from=val, groups=row_groups(pooled))
         )
 
     def network(self, task: Task) -> nn.Module:
-        return self.given.network(task)
+        return self.settings.network(task)
 
     def data(self, task: Task) -> dict[str, Any]:
         assert isinstance(task, FoldTask)
-        return task.streams(self.given.rows_of_step(len(task.train)))
+        return task.streams(self.settings.rows_of_step(len(task.train)))
 
     def strengths(self, model: nn.Module, task: Task) -> L2:
         """The L2 strengths, which are learned from held-out labels."""
@@ -93,18 +93,18 @@ class Pooled(Method):
     def solving(self, group: TrainingGroup) -> SolveSettings:
         task = group.tasks[0]
         narrow = isinstance(task.train.inputs, Tensor) and task.train.inputs[0].numel() <= NARROW
-        along_axes = type(task.model) is PlainNetwork
-        longer = self.given.embedding is not None and group.problems[0].train.batches > 1 and narrow and not along_axes
+        rotated = type(task.model) is PlainNetwork
+        longer = self.settings.embedding is not None and group.problems[0].train.batches > 1 and narrow and not rotated
         fewest = 800 if longer and not soon_learned(task) else 400
-        return self._solving(group, group.steps(lambda m: m.given.epochs, fewest, 40))
+        return self._solving(group, group.steps(lambda m: m.settings.epochs, fewest, 40))
 
     def _solving(self, group: TrainingGroup, steps: list[int]) -> SolveSettings:
-        own, rate = self.given, group.each(lambda m, _: m.given.learning_rate)
-        total = steps[0] + own.steps
+        options, rate = self.settings, group.each(lambda m, _: m.settings.learning_rate)
+        last = min(options.last, SHORT) if costly(group.tasks[0]) else options.last
         return SolveSettings(
-            hypergradient=Truncated(own.steps, min(own.last, own.steps, SHORT if costly(group.tasks[0]) else own.last)),
-            inner_optimizer=Adam(cosine(rate, total, final=0.05 * rate) if own.decay else rate),
-            outer_optimizer=Adam(own.outer_learning_rate),
+            hypergradient=Truncated(options.steps, min(last, options.steps)),
+            inner_optimizer=Adam(cosine(rate, steps[0] + options.steps, final=0.05 * rate) if options.decay else rate),
+            outer_optimizer=Adam(options.outer_learning_rate),
             steps=steps,
             compile="trace" if isinstance(group.tasks[0].model, PlainNetwork) else "auto",
         )
@@ -140,27 +140,27 @@ class LabelNoisy(Pooled):
 
     def parts(self, task: Task) -> Sequence[Task]:
         assert task.val is not None
-        own, val = self.given, slice(len(task.train), None)
+        settings, val = self.settings, slice(len(task.train), None)
         pooled = task.train + task.val
         trusted = torch.arange(len(pooled), device=pooled.labels.device) >= len(task.train)
         dealt = deal(
             pooled.labels,
-            own.folds,
+            settings.folds,
             seed=task.seed,
-            repeats=own.repeats,
+            repeats=settings.repeats,
             held_from=val,
-            choose=own.choose,
+            choose=settings.choose,
             choose_from=val,
             groups=row_groups(pooled),
         )
-        return own.share_of(fold_tasks(task, pooled, dealt, {"trusted": trusted}), task)
+        return settings.share_of(fold_tasks(task, pooled, dealt, {"trusted": trusted}), task)
 
     def problem(self, model: nn.Module, task: Task) -> Bilevel:
         outer = OuterVariables(self.strengths(model, task), LabelNoise(task.n_classes))
         return Bilevel(model, outer, **self.data(task), seed=task.seed)
 
     def solving(self, group: TrainingGroup) -> SolveSettings:
-        steps = group.steps(lambda m: None if m.given.epochs is None else 3 * m.given.epochs, 1200, 40)
+        steps = group.steps(lambda m: None if m.settings.epochs is None else 3 * m.settings.epochs, 1200, 40)
         return self._solving(group, steps)
 
 
@@ -168,31 +168,31 @@ def cross_fits(
     methods: Sequence[Pooled], tasks: Sequence[Task], callbacks: Sequence[Callback], compile: Compile
 ) -> list[CrossFit]:
     """Cross-fit the networks of each task. Depending on the repeat, the networks embed the columns or do not."""
-    axes = [methods[0].given.axes(task) for task in tasks]
-    given = methods[0].given
+    axes = [methods[0].settings.axes(task) for task in tasks]
+    settings = methods[0].settings
     shown = [
-        on_axes(task, own, given.hidden, given.activation) if own is not None or only_projected(task) else task
-        for task, own in zip(tasks, axes, strict=True)
+        on_axes(task, turn, settings.hidden, settings.activation) if turn is not None or only_projected(task) else task
+        for task, turn in zip(tasks, axes, strict=True)
     ]
-    found: list[list[CrossFit]] = [[] for _ in tasks]
+    fits_of_task: list[list[CrossFit]] = [[] for _ in tasks]
     plain: list[int] = []
     alike: dict[Any, list[tuple[int, Task]]] = {}
     for k, (method, task) in enumerate(zip(methods, shown, strict=True)):
-        if (network := method.given.tabular(task)) is not None:
+        if (network := method.settings.tabular(task)) is not None:
             alike.setdefault(network.kind, []).append((k, replace(task, model=network)))
-        if network is None or method.given.deals > 1:
+        if network is None or method.settings.deals > 1:
             plain.append(k)
     for same in alike.values():  # networks with the same kind of embedding run as one population
         each = solve_group([methods[k] for k, _ in same], [task for _, task in same], callbacks, compile)
         for (k, _), outcomes in zip(same, each, strict=True):
-            found[k].append(CrossFit.of(outcomes))
+            fits_of_task[k].append(CrossFit.of(outcomes))
     if plain:
         each = solve_group([methods[k] for k in plain], [shown[k] for k in plain], callbacks, compile)
         for k, outcomes in zip(plain, each, strict=True):
-            found[k].append(CrossFit.of(outcomes))
+            fits_of_task[k].append(CrossFit.of(outcomes))
     return [
-        weighed([own if turn is None else rotated_back(own, turn, pooled_part(task)) for own in fits])
-        for fits, turn, task in zip(found, axes, tasks, strict=True)
+        weighed([fit if turn is None else rotated_back(fit, turn, pooled_part(task)) for fit in fits])
+        for fits, turn, task in zip(fits_of_task, axes, tasks, strict=True)
     ]
 
 
@@ -208,9 +208,9 @@ def weighed(fits: Sequence[CrossFit]) -> CrossFit:
     first, second = fits
     rows = torch.cat([fit.rows("judge") for fit in fits]).unique()
     pair = [fit.held_out_logits[rows] for fit in fits]
-    known = ~torch.cat(pair, 1).isnan().any(1)
-    mixed = {share: torch.lerp(pair[0][known], pair[1][known], share) for share in (0.5, 0.25, 0.75)}
-    share = min(mixed, key=lambda share: last_step(mixed[share], first.data, rows[known]).loss)
+    complete = ~torch.cat(pair, 1).isnan().any(1)
+    mixed = {share: torch.lerp(pair[0][complete], pair[1][complete], share) for share in (0.5, 0.25, 0.75)}
+    share = min(mixed, key=lambda share: last_step(mixed[share], first.data, rows[complete]).loss)
     shares = (*([1 - share] * len(first.heads)), *([share] * len(second.heads)))
     return CrossFit((*first.heads, *second.heads), (*first.folds, *second.folds), first.data, shares)
 
@@ -406,8 +406,8 @@ class SelfCalibrated(Method):
         noisy = [k for k, fit in enumerate(pooled) if refit and labels_differ(fit, len(tasks[k].train))]
         if noisy:
             rivals = [LabelNoisy(methods[k]) for k in noisy]
-            found = cross_fits(rivals, [tasks[k] for k in noisy], callbacks, compile)
-            for k, other in zip(noisy, found, strict=True):
+            rival_fits = cross_fits(rivals, [tasks[k] for k in noisy], callbacks, compile)
+            for k, other in zip(noisy, rival_fits, strict=True):
                 rival = calibrated_mean(other, "label noise", len(tasks[k].train))
                 if rival.failure is None and (fitted[k].failure or preferable((other, rival), (pooled[k], fitted[k]))):
                     fitted[k], chosen[k] = rival, other

@@ -263,14 +263,14 @@ class CrossFitted(Method):
         for task in tasks:
             pooled = task.train if task.val is None else task.train + task.val
             parts.append(fold_tasks(task, pooled, folds_of(task, pooled, first.folds, first.repeats)))
-        flat = [own for dealt in parts for own in dealt]
+        flat = [fold_task for dealt in parts for fold_task in dealt]
         networks = iter(first.base.fit_group([first.base] * len(flat), flat, callbacks, compile))
         result: list[Fitted] = []
-        for task, own in zip(tasks, parts, strict=True):
-            heads = [head for _ in own for head in next(networks).networks]
-            pairs = [(head, t.fold) for head, t in zip(heads, own, strict=True) if t.fold is not None]
+        for task, task_parts in zip(tasks, parts, strict=True):
+            heads = [head for _ in task_parts for head in next(networks).networks]
+            pairs = [(head, t.fold) for head, t in zip(heads, task_parts, strict=True) if t.fold is not None]
             begun = [pair for pair in pairs if pair[0].outer_steps] or pairs  # untrained after an interrupt
             kept, dealt = zip(*begun, strict=True)
-            fit = CrossFit(tuple(kept), tuple(dealt), own[0].pooled or task.train)
+            fit = CrossFit(tuple(kept), tuple(dealt), task_parts[0].pooled or task.train)
             result.append(calibrated_mean(fit, "plain", len(task.train)))
         return result

@@ -235,14 +235,14 @@ def merged_copies(task: Task) -> tuple[Task, Tensor | None]:
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
     positions = torch.as_tensor(rank[place], device=part.labels.device)
-    own = (
+    row_weights = (
         part.labels.new_ones(len(part), dtype=torch.float64)
         if part.sample_weight is None
         else part.sample_weight.double()
     )
-    total = own.new_zeros(len(first)).index_add_(0, positions, own)
+    total = row_weights.new_zeros(len(first)).index_add_(0, positions, row_weights)
     kept = part[torch.as_tensor(first[order], device=part.labels.device)]
-    total *= own.mean() / total.mean()  # as many rows as are left, not as there were
+    total *= row_weights.mean() / total.mean()  # as many rows as are left, not as there were
     weights = total.to(part.inputs.dtype if part.sample_weight is None else part.sample_weight.dtype)
     assert kept.groups is not None
     groups = None if len(kept.groups.unique()) == len(kept) else kept.groups

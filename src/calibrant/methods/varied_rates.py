@@ -73,10 +73,10 @@ class VariedRates(Method):
         networks, failures, tried = list[Any](), list[str](), dict[float, float]()
         while len(tried) < self.members:
             rate = next_rate(tried, self.base.rate)
-            own, again = replace(self.base, learning_rate=rate), task.again(mix(task.seed, len(tried)) % 2**31)
+            method, again = replace(self.base, learning_rate=rate), task.again(mix(task.seed, len(tried)) % 2**31)
             tried[rate] = math.inf
             try:
-                (fitted,) = AveragedNetwork.fit_group([own], [again], callbacks, compile)
+                (fitted,) = AveragedNetwork.fit_group([method], [again], callbacks, compile)
             except NonFiniteError as error:
                 failures.append(str(error))
                 continue
@@ -104,11 +104,11 @@ def held_out_probs(network: Any, part: Samples) -> tuple[Tensor, Tensor]:
 
 def best_subset(networks: Sequence[Any], part: Samples) -> tuple[Any, ...]:
     """The subset of networks whose mean probability has the lowest NLL on a part."""
-    found = [held_out_probs(network, part) for network in networks]
-    probs, labels = [own for own, _ in found], found[0][1]
+    predictions = [held_out_probs(network, part) for network in networks]
+    probs, labels = [member_probs for member_probs, _ in predictions], predictions[0][1]
     numbers = range(len(networks))
-    subsets = [own for size in range(1, len(networks) + 1) for own in combinations(numbers, size)]
-    chosen = min(subsets, key=lambda own: _nll([probs[k] for k in own], labels, part.sample_weight))
+    subsets = [subset for size in range(1, len(networks) + 1) for subset in combinations(numbers, size)]
+    chosen = min(subsets, key=lambda subset: _nll([probs[k] for k in subset], labels, part.sample_weight))
     return tuple(networks[k] for k in chosen)
 
 

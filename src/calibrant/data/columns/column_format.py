@@ -110,7 +110,7 @@ class ColumnFormat:
             return self._numbers(values)
         convert = {TRUTH_VALUES: lambda v: _TRUTH.get(v.strip().lower()), DATES: self._iso_date}[self.kind]
         table = {v: None if v is None else convert(v) for v in dict.fromkeys(values)}
-        if any(found is None and v is not None for v, found in table.items()):
+        if any(converted is None and v is not None for v, converted in table.items()):
             return None
         if self.kind == TRUTH_VALUES and None not in table:
             return np.array([table[v] for v in values], dtype=bool)
@@ -156,10 +156,10 @@ def choose_format(column: np.ndarray, notation: Notation, *, text: bool = False)
         return form, form.read(column, "", "")
     values = column.tolist()
     for other in notation.formats:
-        if (found := other.parse(values)) is not None:
-            fractions = found.dtype.kind == "f" and bool(np.any(np.isfinite(found) & (found != np.rint(found))))
+        if (parsed := other.parse(values)) is not None:
+            fractions = parsed.dtype.kind == "f" and bool(np.any(np.isfinite(parsed) & (parsed != np.rint(parsed))))
             codes = not fractions and are_codes(value for value in values if value is not None)
-            return (form, form.read(column, "", "")) if codes else (other, found)
+            return (form, form.read(column, "", "")) if codes else (other, parsed)
     return form, form.read(column, "", "")
 
 

@@ -133,9 +133,9 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
         """The names of the outputs: ``age``, ``age missing``, ``town=Bern``, ``town=(rare)``, …"""
         check_is_fitted(self)
-        given = _check_feature_names_in(self, input_features)
-        own = dict(zip((e.name for e in self.columns_), map(str, given), strict=True))
-        used = [replace(e, name=own[e.name]) for e in self._used]
+        input_names = _check_feature_names_in(self, input_features)
+        names_out = dict(zip((e.name for e in self.columns_), map(str, input_names), strict=True))
+        used = [replace(e, name=names_out[e.name]) for e in self._used]
         ordinal = self.output != "one-hot"
         names = [[e.name] if ordinal and not isinstance(e, FreeText) else e.outputs for e in used]
         names += [encoding.term_names for encoding in used if self._is_sparse(encoding)]
@@ -252,7 +252,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
 
     def _matched(self, columns: Columns, *, named: bool) -> Columns:
         """The columns under the names of the training table."""
-        own = [e.name for e in self.columns_]
+        names = [e.name for e in self.columns_]
         if named and hasattr(self, "feature_names_in_"):
             absent = [e.name for e in self._used if e.name not in columns]
             if absent:
@@ -262,15 +262,15 @@ class TableEncoder(TransformerMixin, BaseEstimator):
                     f"{', '.join(columns) or 'none'}."
                 )
             return columns
-        if len(columns) != len(own):
+        if len(columns) != len(names):
             raise ValueError(
-                f"X has {len(columns)} features, but {type(self).__name__} is expecting {len(own)} features as input."
+                f"X has {len(columns)} features, but {type(self).__name__} is expecting {len(names)} features as input."
             )
         if named:
             warn(f"X has feature names, but {type(self).__name__} was fitted without feature names")
         elif hasattr(self, "feature_names_in_"):
             warn(f"X does not have valid feature names, but {type(self).__name__} was fitted with feature names")
-        return dict(zip(own, columns.values(), strict=True))
+        return dict(zip(names, columns.values(), strict=True))
 
     def _is_sparse(self, encoding: Encoding) -> TypeGuard[FreeText]:
         return self.output == "sparse" and isinstance(encoding, FreeText)
@@ -285,16 +285,16 @@ class TableEncoder(TransformerMixin, BaseEstimator):
                         "Use unseen='rare' to allow them."
                     )
         ends = np.cumsum([_width(encoding) for encoding in used])
-        found = np.empty((len(columns[used[0].name]), ends[-1]))
+        encoded_table = np.empty((len(columns[used[0].name]), ends[-1]))
         for outputs, encoding in zip(np.split(np.arange(ends[-1]), ends[:-1]), used, strict=True):
             encoded = encoding.encode(columns[encoding.name])
-            found[:, outputs] = encoded if encoded.ndim == 2 else encoded[:, None]
+            encoded_table[:, outputs] = encoded if encoded.ndim == 2 else encoded[:, None]
         if texts := [encoding.terms(columns[encoding.name]) for encoding in used if self._is_sparse(encoding)]:
-            return sparse.hstack([found, *texts], format="csr")
+            return sparse.hstack([encoded_table, *texts], format="csr")
         if self.output != "one-hot":
-            return found
-        found, kept = self.scaling_.transform(found), self._kept
-        return found if kept.all() else found[:, kept]
+            return encoded_table
+        encoded_table, kept = self.scaling_.transform(encoded_table), self._kept
+        return encoded_table if kept.all() else encoded_table[:, kept]
 
     @property
     def _used(self) -> list[Used]:

@@ -75,7 +75,7 @@ class Categorical:
 
     def unseen(self, column: np.ndarray) -> list[str]:
         """The categories in ``column`` that training did not see."""
-        return sorted({v for v in self._texts(column) if v is not None} - self._known)
+        return sorted({v for v in self._texts(column) if v is not None} - self._categories_seen)
 
     def encode(self, column: np.ndarray) -> np.ndarray:
         """The codes as float64, NaN for missing categories."""
@@ -95,15 +95,15 @@ class Categorical:
         return ordinal_encoder(min_frequency=2).fit(np.array(rows, dtype=object)[:, None])
 
     @cached_property
-    def _known(self) -> set[str]:
+    def _categories_seen(self) -> set[str]:
         return {*self.categories, *self.rare}
 
     def _texts(self, column: np.ndarray) -> list[str | None]:
         """The column as text. Truth values are spelled as in training: true becomes True if only True is known."""
-        known = self._known
-        spelled = {value.lower(): value for value in sorted(known) if value.lower() in TRUTH}
-        found = texts(column)
-        return [v if v is None or v in known else spelled.get(v.lower(), v) for v in found] if spelled else found
+        categories = self._categories_seen
+        spelled = {value.lower(): value for value in sorted(categories) if value.lower() in TRUTH}
+        values = texts(column)
+        return [v if v is None or v in categories else spelled.get(v.lower(), v) for v in values] if spelled else values
 
 
 @dataclass(frozen=True)
@@ -131,14 +131,14 @@ def ordinal_encoder(**pooling: int) -> OrdinalEncoder:
 
 def distinct(names: list[str]) -> list[str]:
     """The names in order; a repeated name gets the next free number."""
-    counts, found = Counter(names), dict[str, None]()
+    counts, unique_names = Counter(names), dict[str, None]()
     for name in names:
         number, unique = 1, name
-        while unique in found or (number > 1 and unique in counts):
+        while unique in unique_names or (number > 1 and unique in counts):
             number += 1
             unique = f"{name} ({number})"
-        found[unique] = None
-    return list(found)
+        unique_names[unique] = None
+    return list(unique_names)
 
 
 def choose(

@@ -60,14 +60,14 @@ def _is_arrow(data: Any) -> bool:
 
 def _unmasked(values: np.ma.MaskedArray) -> np.ndarray:
     """A plain array: masked entries are NaN, NaT or None."""
-    found = np.ma.getdata(values)
+    data = np.ma.getdata(values)
     if not np.ma.is_masked(values):
-        return found
-    kind = found.dtype.kind
-    missing = np.array("NaT", dtype=found.dtype) if kind in "Mm" else np.nan if kind in "biuf" else None
-    found = found.astype(float if kind in "biu" else found.dtype if kind in "Mmf" else object)
-    found[np.ma.getmaskarray(values)] = missing
-    return found
+        return data
+    kind = data.dtype.kind
+    missing = np.array("NaT", dtype=data.dtype) if kind in "Mm" else np.nan if kind in "biuf" else None
+    data = data.astype(float if kind in "biu" else data.dtype if kind in "Mmf" else object)
+    data[np.ma.getmaskarray(values)] = missing
+    return data
 
 
 def _named(data: Any) -> Any:

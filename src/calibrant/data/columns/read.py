@@ -148,12 +148,12 @@ def read_formatted(
     columns = {name: np.concatenate([piece[name] for piece in pieces]) for name in pieces[0]}
     notes = {}
     if formats is None:
-        found = {name: choose_format(column, notation, text=name in text) for name, column in columns.items()}
+        chosen = {name: choose_format(column, notation, text=name in text) for name, column in columns.items()}
         for name in set(columns) - set(text):
-            if found[name][0].kind == TEXT and (note := _plain_note(name, columns[name], notation)):
+            if chosen[name][0].kind == TEXT and (note := _plain_note(name, columns[name], notation)):
                 notes[name] = note
-        formats = {name: form for name, (form, _) in found.items()}
-        columns = {name: values for name, (_, values) in found.items()}
+        formats = {name: form for name, (form, _) in chosen.items()}
+        columns = {name: values for name, (_, values) in chosen.items()}
     else:
         columns = _formatted(columns, formats, path.name)
     first = next(iter(columns))

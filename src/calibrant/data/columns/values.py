@@ -44,14 +44,14 @@ def numbers(column: np.ndarray, name: str) -> np.ndarray:
     elif column.dtype.kind in "Mm":
         raise ValueError(f"Column {name!r} is numeric, but here it holds dates or durations. Give numbers.")
     else:
-        found = each(lambda v: math.nan if is_missing(v) else _read(v), column)
-        if None in found:
-            row = found.index(None)
+        read_values = each(lambda v: math.nan if is_missing(v) else _read(v), column)
+        if None in read_values:
+            row = read_values.index(None)
             raise ValueError(
                 f"Column {name!r} is numeric, but {column.tolist()[row]!r} is not a number (row {row}). Correct it, or "
                 "leave it empty."
             )
-        values = np.array(found, dtype=float)
+        values = np.array(read_values, dtype=float)
     if np.any(np.abs(values) > LARGEST):
         raise ValueError(
             f"Column {name!r} holds an infinite number or one beyond {LARGEST:g}; correct it or leave it empty."
@@ -83,14 +83,14 @@ def days(column: np.ndarray, name: str) -> np.ndarray:
     if column.dtype.kind in "Mm":
         whole = column.astype(column.dtype.str[:2] + "8[us]")
         return np.where(np.isnat(whole), np.nan, whole.astype(np.int64) / 86_400e6)
-    found = each(lambda v: math.nan if is_missing(v) else _day(v), column)
-    if None in found:
-        row = found.index(None)
+    read_days = each(lambda v: math.nan if is_missing(v) else _day(v), column)
+    if None in read_days:
+        row = read_days.index(None)
         raise ValueError(
             f"Column {name!r} must hold dates such as 2024-12-31; got {column.tolist()[row]!r} in row {row}. Correct "
             "it, or leave it empty."
         )
-    return np.array(found, dtype=float)
+    return np.array(read_days, dtype=float)
 
 
 def texts(column: np.ndarray) -> list[str | None]:

@@ -57,7 +57,7 @@ def near_copies(values: np.ndarray, *, seed: int = 0) -> NearCopies | None:
 
     Returns
     -------
-    found : None for fewer than 60 different rows
+    copies : None for fewer than 60 different rows
     """
     values = np.asarray(values, dtype=np.float32).reshape(len(values), -1)
     codes = row_codes(values)
@@ -76,12 +76,12 @@ def near_copies(values: np.ndarray, *, seed: int = 0) -> NearCopies | None:
     first, middle, last = (np.maximum(near[:, k], 1e-12) for k in (1, _NEIGHBOUR, 2 * _NEIGHBOUR))
     dimension = np.log(2) / max(float(np.mean(np.log(last / middle))), 1e-3)
     expected = 1 - (1 - _NEAR**dimension) ** _NEIGHBOUR
-    found = NearCopies(float(np.mean(first < _NEAR * middle)), float(expected))
-    return _with_cells(found, values, asked, projection, generator) if found.suspicious else found
+    copies = NearCopies(float(np.mean(first < _NEAR * middle)), float(expected))
+    return _with_cells(copies, values, asked, projection, generator) if copies.suspicious else copies
 
 
 def _with_cells(
-    found: NearCopies,
+    copies: NearCopies,
     values: np.ndarray,
     asked: np.ndarray,
     projection: np.ndarray | None,
@@ -91,10 +91,10 @@ def _with_cells(
     few = np.array([len(np.unique(column)) <= _LEVELS for column in values.T])
     cells = _Cells.of(values[:, few])
     if few.all() or not cells.small[asked].any():
-        return found
+        return copies
     measured = np.mean([_shuffled_share(values, few, cells, projection, generator) for _ in range(_SHUFFLES)])
     share = float(cells.small[asked].mean())
-    return found._replace(expected=max(found.expected, share * float(measured) + (1 - share) * found.expected))
+    return copies._replace(expected=max(copies.expected, share * float(measured) + (1 - share) * copies.expected))
 
 
 def _shuffled_share(
@@ -146,9 +146,9 @@ def _shuffled(values: np.ndarray, few: np.ndarray, cells: _Cells, order: np.ndar
     centres = cells.means(quantities)
     spread = cells.means(((quantities - centres[cells.numbers]) ** 2).sum(1, keepdims=True))[:, 0]
     centres[spread < _NEAR**2 * quantities.var(0).sum()] = 0
-    found = values.copy()
-    found[:, ~few] = centres[cells.numbers] + (quantities - centres[cells.numbers])[order]
-    return found
+    shuffled = values.copy()
+    shuffled[:, ~few] = centres[cells.numbers] + (quantities - centres[cells.numbers])[order]
+    return shuffled
 
 
 def _affordable(values: np.ndarray) -> int:
@@ -189,13 +189,13 @@ def near_copy_groups(values: np.ndarray) -> np.ndarray | None:
     squares = (values**2).sum(1)
     links, limits = [], np.empty(n, dtype=np.float32)
     for start in range(0, n, _TILE):
-        own = slice(start, start + _TILE)
-        distance = squares[own, None] + squares - 2 * values[own] @ values.T
+        tile = slice(start, start + _TILE)
+        distance = squares[tile, None] + squares - 2 * values[tile] @ values.T
         nearest = np.argpartition(distance, _NEIGHBOUR, axis=1)[:, : _NEIGHBOUR + 1]
-        found = np.take_along_axis(distance, nearest, axis=1)
-        limits[own] = _NEAR**2 * found.max(1)
-        rows, columns = np.nonzero(found < limits[own, None])
-        links.append(np.stack([rows + start, nearest[rows, columns], found[rows, columns]]))
+        near_distances = np.take_along_axis(distance, nearest, axis=1)
+        limits[tile] = _NEAR**2 * near_distances.max(1)
+        rows, columns = np.nonzero(near_distances < limits[tile, None])
+        links.append(np.stack([rows + start, nearest[rows, columns], near_distances[rows, columns]]))
     a, b, distance = np.concatenate(links, axis=1)
     a, b = a.astype(int), b.astype(int)
     mutual = distance < limits[b]

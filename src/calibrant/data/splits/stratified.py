@@ -107,9 +107,9 @@ def group_folds(groups: Any, number: int, *, seed: int, stratify: Any = None) ->
     np.add.at(held, (fold[~single], codes[~single]), 1)
     order = generator.permutation(np.flatnonzero(single))
     for label in generator.permutation(held.shape[1]):
-        own = order[codes[order] == label]
-        shares = _filled(held[:, label], len(own), held.sum(1), generator)
-        fold[own] = np.repeat(np.arange(number), shares)
+        class_rows = order[codes[order] == label]
+        shares = _filled(held[:, label], len(class_rows), held.sum(1), generator)
+        fold[class_rows] = np.repeat(np.arange(number), shares)
         held[:, label] += shares
     return fold
 
@@ -135,15 +135,15 @@ def _deal_large(
     pieces = np.split(codes[rows], np.cumsum(sizes[several])[:-1])
     totals = np.bincount(codes, minlength=classes).astype(float)
     filled = np.zeros((number, classes))
-    for group, own in zip(first, pieces, strict=False):
-        labels, counts = np.unique(own, return_counts=True)
+    for group, group_classes in zip(first, pieces, strict=False):
+        labels, counts = np.unique(group_classes, return_counts=True)
         # How full a fold is of the group's classes, relative to their share of all samples; ties by size, then random.
         crowding = (filled[:, labels] / totals[labels]) @ counts
         chosen = np.lexsort((generator.random(number), filled.sum(1), crowding))[0]
         filled[chosen, labels] += counts
         fold_of[group] = chosen
     if len(rest):
-        common = np.array([np.bincount(own).argmax() for own in pieces[_ONE_BY_ONE:]])
+        common = np.array([np.bincount(group_classes).argmax() for group_classes in pieces[_ONE_BY_ONE:]])
         rest = rest[np.argsort(common, kind="stable")]
         fold_of[rest] = np.arange(len(rest)) % number
     return fold_of

@@ -58,7 +58,7 @@ def unpack(
             "A batch must be (inputs, targets), (inputs, targets, index), or a mapping with labels; "
             f"got {type(item).__name__}" + (f" of length {len(item)}." if hasattr(item, "__len__") else ".")
         )
-    name = labels if labels is not None else next((known for known in LABELS if known in item), None)
+    name = labels if labels is not None else next((usual for usual in LABELS if usual in item), None)
     if name is None or name not in item:
         looked = repr(name) if name is not None else " or ".join(map(repr, LABELS))
         raise ValueError(
@@ -81,8 +81,8 @@ def selected(
     With ``whole``, a mapping without such names is the network's one argument, and all its tensors are kept.
     """
     rest = {k: v for k, v in item.items() if isinstance(v, Tensor) and k not in without}
-    own = rest if names is None else {k: v for k, v in rest.items() if k in names}
-    return own if own or not whole else rest
+    wanted = rest if names is None else {k: v for k, v in rest.items() if k in names}
+    return wanted if wanted or not whole else rest
 
 
 def takes_mapping(positions: Sequence[str], needed: int) -> bool:

@@ -118,13 +118,13 @@ class LoaderStream(Stream):
     @property
     def samples(self) -> int:
         """Number of samples in the loader's data set."""
-        found = length_of(getattr(self.loader, "dataset", None))
-        if found is None:
+        samples = length_of(getattr(self.loader, "dataset", None))
+        if samples is None:
             raise ValueError(
                 "The loader must have a dataset with a length, to know the number of samples; got none. Give tensors "
                 "instead."
             )
-        return found
+        return samples
 
     @property
     def whole(self) -> Batch:

@@ -91,19 +91,19 @@ class TensorStream(Stream):
         drop_last: bool = False,
         hyper: Tensors | None = None,
     ) -> None:
-        given = tensors_of(inputs)
-        for values in given:
+        input_tensors = tensors_of(inputs)
+        for values in input_tensors:
             if len(values) != len(targets):
                 raise ValueError(
                     f"inputs and targets must be the same samples; got {len(values)} and {len(targets)} rows."
                 )
-        if len(targets) == 0 or not given:
+        if len(targets) == 0 or not input_tensors:
             raise ValueError("inputs must have at least one row; got none.")
         if batch_size is not None and batch_size < 1:
             raise ValueError(f"batch_size must be at least 1, or None for the full batch; got {batch_size}.")
         self.inputs, self.targets, self.seed = inputs, targets, seed
         self.augment, self.augment_batch, self.prepare = augment, augment_batch, prepare
-        self.size, self.device = len(targets), given[0].device
+        self.size, self.device = len(targets), input_tensors[0].device
         self.batch_size = None if batch_size is None or batch_size >= self.size else batch_size
         per_epoch = 1.0 if self.batch_size is None else self.size / self.batch_size
         # A last batch of one sample would break BatchNorm, so the sample joins the batch before it.
@@ -115,7 +115,7 @@ class TensorStream(Stream):
         self.constant = self.batch_size is None and augment is None and augment_batch is None
         self.hyper = dict(hyper or {})
         self.index = None if index is None else _checked_index(index, targets, self.device)
-        self.sample_weight = None if sample_weight is None else _normalised(sample_weight, targets, given[0])
+        self.sample_weight = None if sample_weight is None else _normalised(sample_weight, targets, input_tensors[0])
         self._order: tuple[int, Tensor] = (-1, torch.empty(0))
         self._recent = Recent(self.draw)
 

@@ -94,14 +94,14 @@ class Mixup:
             raise ValueError(f"alpha must be positive and finite; got {self.alpha}.")
 
     def __call__(self, inputs: Any, targets: Tensor, generator: torch.Generator) -> tuple[Any, Tensor]:
-        given, drawn_on = tensors_of(inputs), generator.device
-        for values in given:
+        input_tensors, drawn_on = tensors_of(inputs), generator.device
+        for values in input_tensors:
             if not values.is_floating_point() and values.dtype != torch.uint8:
                 raise ValueError(
                     f"Mixup needs inputs that can be averaged: floats, or uint8 images; got {values.dtype}. For "
                     "tokens, categories and masks, choose another method."
                 )
-        x = unit_range(given[0])  # sets the precision of the targets
+        x = unit_range(input_tensors[0])  # sets the precision of the targets
         if targets.dim() == 1:
             if self.n_classes is None:
                 raise ValueError("Mixup needs class probabilities as targets; got class indices. Give it n_classes.")

@@ -67,8 +67,8 @@ def _patch(x: Tensor, strength: Tensor, draws: Tensor) -> Tensor:
         side = (0.7 * size * strength).view(-1, 1)
         first = draws[:, axis : axis + 1] * (size - side)
         place = torch.arange(size, device=x.device, dtype=x.dtype)
-        own = (place >= first) & (place < first + side)
-        inside = inside & (own[:, None, :, None] if axis == 0 else own[:, None, None, :])
+        inside_axis = (place >= first) & (place < first + side)
+        inside = inside & (inside_axis[:, None, :, None] if axis == 0 else inside_axis[:, None, None, :])
     return torch.where(inside, 0.5, x)
 
 

@@ -86,5 +86,5 @@ def channel_statistics(pixels: np.ndarray) -> tuple[tuple[float, ...], tuple[flo
         counts += [np.bincount(piece[..., channel].reshape(-1), minlength=256) for channel in channels]
     share, values = counts / counts.sum(1, keepdims=True), np.arange(256) / 255
     mean = share @ values
-    std = np.sqrt([own @ (values - middle) ** 2 for own, middle in zip(share, mean, strict=True)])
+    std = np.sqrt([channel_share @ (values - middle) ** 2 for channel_share, middle in zip(share, mean, strict=True)])
     return tuple(mean.tolist()), tuple(std.tolist())

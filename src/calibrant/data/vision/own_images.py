@@ -67,17 +67,17 @@ def load_folder(
 def _classes(place: Path, names: Sequence[str] | None) -> list[str]:
     if not place.is_dir():
         raise ValueError(f"There is no folder {place}. Give a folder with a subfolder for each class.")
-    found = sorted(path.name for path in place.iterdir() if path.is_dir() and not path.name.startswith("."))
-    if not found:
+    subfolders = sorted(path.name for path in place.iterdir() if path.is_dir() and not path.name.startswith("."))
+    if not subfolders:
         raise ValueError(f"{place} must have a subfolder for each class; got none.")
-    if names is None and {name.lower() for name in found} <= _PARTS:
+    if names is None and {name.lower() for name in subfolders} <= _PARTS:
         raise ValueError(
-            f"The subfolders of {place} must be classes; got parts of a data set ({', '.join(found)}). Load each of "
-            f"them, such as {place / found[0]}."
+            f"The subfolders of {place} must be classes; got parts of a data set ({', '.join(subfolders)}). Load each "
+            f"of them, such as {place / subfolders[0]}."
         )
     if names is None:
-        return found
-    if unknown := [name for name in found if name not in names]:
+        return subfolders
+    if unknown := [name for name in subfolders if name not in names]:
         raise ValueError(
             f"The subfolders of {place} must be among the classes {listed(names)}; got {listed(unknown)}. Rename or "
             "remove them."
@@ -87,8 +87,8 @@ def _classes(place: Path, names: Sequence[str] | None) -> list[str]:
 
 def _files(place: Path) -> list[Path]:
     """The images below a folder, without hidden files; none if there is no such folder."""
-    found = (path for path in place.rglob("*") if path.suffix.lower() in ENDINGS and path.is_file())
-    return sorted(path for path in found if not any(part.startswith(".") for part in path.relative_to(place).parts))
+    images = (path for path in place.rglob("*") if path.suffix.lower() in ENDINGS and path.is_file())
+    return sorted(path for path in images if not any(part.startswith(".") for part in path.relative_to(place).parts))
 
 
 def _read(paths: Sequence[Path], size: tuple[int, int] | None) -> np.ndarray:

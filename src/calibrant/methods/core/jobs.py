@@ -86,10 +86,10 @@ def _fit_group(
         if id(task) not in moved:
             moved[id(task)] = task.to(device)
     tasks = [moved[id(task)] for _, task in jobs]
-    made = callbacks(f"{type(methods[0]).__name__} × {len(jobs)}") if callbacks else ()
+    group_callbacks = callbacks(f"{type(methods[0]).__name__} × {len(jobs)}") if callbacks else ()
     with on_group(positions) if on_group else nullcontext():
         try:
-            return methods[0].fit_group(methods, tasks, made)
+            return methods[0].fit_group(methods, tasks, group_callbacks)
         except NonFiniteError as error:
             return [Failed(str(error), task.n_classes) for task in tasks]
 

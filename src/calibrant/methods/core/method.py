@@ -107,11 +107,11 @@ def solve_group(
     :func:`needs_single_runs`). Networks that share φ are always trained as one population.
     """
     parts = [list(m.parts(t)) for m, t in zip(methods, tasks, strict=True)]
-    each = [m for m, own in zip(methods, parts, strict=True) for _ in own]
-    flat = even([task for own in parts for task in own])
+    each = [m for m, method_tasks in zip(methods, parts, strict=True) for _ in method_tasks]
+    flat = even([task for method_tasks in parts for task in method_tasks])
     first = methods[0]
     group = TrainingGroup(each, flat, build(each, flat))
-    tied = [k for k, own in enumerate(parts) for _ in own] if first.tied else None
+    tied = [k for k, method_tasks in enumerate(parts) for _ in method_tasks] if first.tied else None
     if tied and len(flat) > 1 and flat[0].model is not None and (reason := why_not_vectorised(group.problems)):
         raise ValueError(
             "This method trains its networks together under torch.func.vmap, which the model does not support: "
@@ -119,11 +119,11 @@ def solve_group(
         )
     if len(flat) > 1 and tied is None and needs_single_runs(group):
         singles = [TrainingGroup([m], [t], [p]) for m, t, p in zip(each, flat, group.problems, strict=True)]
-        found = [one for (one,) in map_jobs(_solve, [(g, None, callbacks, compile) for g in singles])]
+        trained = [one for (one,) in map_jobs(_solve, [(g, None, callbacks, compile) for g in singles])]
     else:
-        found = _solve(group, tied, callbacks, compile)
-    ends = iter(found)
-    return [[next(ends) for _ in own] for own in parts]
+        trained = _solve(group, tied, callbacks, compile)
+    ends = iter(trained)
+    return [[next(ends) for _ in method_tasks] for method_tasks in parts]
 
 
 def needs_single_runs(group: TrainingGroup) -> bool:
@@ -155,11 +155,11 @@ def build(methods: Sequence[Method], tasks: Sequence[Task]) -> list[Bilevel]:
         problem,
         *(
             problem.replicate(
-                problem.view.draw(own.seed) if own.model is None else _model(method, own),
-                **method.data(own),
-                seed=own.seed,
+                problem.view.draw(replica_task.seed) if replica_task.model is None else _model(method, replica_task),
+                **method.data(replica_task),
+                seed=replica_task.seed,
             )
-            for method, own in zip(methods[1:], tasks[1:], strict=True)
+            for method, replica_task in zip(methods[1:], tasks[1:], strict=True)
         ),
     ]
 
@@ -169,8 +169,8 @@ def _model(method: Method, task: Task) -> nn.Module:
     if task.model is None:
         return method.network(task)
     model = unwrapped(task.model if isinstance(task.model, nn.Module) else task.model(task.seed))
-    device, own = tensors_of(task.train.inputs)[0].device, next(model.parameters()).device
-    return model if own == device else model.to(device)
+    device, model_device = tensors_of(task.train.inputs)[0].device, next(model.parameters()).device
+    return model if model_device == device else model.to(device)
 
 
 def _solve(
@@ -199,8 +199,8 @@ def _solve(
         recorded = {name: how.history[name] for name, values in how.history.rows.items() if values}
         rows = {name: values.unsqueeze(1) if alone else values for name, values in recorded.items()}
     return [
-        TrainedNetwork(task, own, {name: values[:, k] for name, values in rows.items()})
-        for k, (task, own) in enumerate(zip(group.tasks, members, strict=True))
+        TrainedNetwork(task, member_solution, {name: values[:, k] for name, values in rows.items()})
+        for k, (task, member_solution) in enumerate(zip(group.tasks, members, strict=True))
     ]
 
 
@@ -270,8 +270,8 @@ class Method:
         if cls.one_by_one and len(methods) > 1:
             each = zip(methods, tasks, strict=True)
             return [fitted for m, t in each for fitted in cls.fit_group([m], [t], callbacks, compile)]
-        found = solve_group(methods, tasks, callbacks, compile)
-        return [m.result(t, own) for m, t, own in zip(methods, tasks, found, strict=True)]
+        trained = solve_group(methods, tasks, callbacks, compile)
+        return [m.result(t, outcomes) for m, t, outcomes in zip(methods, tasks, trained, strict=True)]
 
     def structure(self) -> tuple[Any, ...]:
         """Everything that must be equal for all members of one population."""

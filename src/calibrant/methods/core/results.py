@@ -138,8 +138,8 @@ class Mixture(Fitted):
         shares = self.shares or [1.0] * len(self.networks)
         for network, share in zip(self.networks, shares, strict=True):
             logits = network_logits(network, inputs).double()
-            own = share * (logits if each is None else each(logits))
-            total = own if total is None else total + own
+            weighted = share * (logits if each is None else each(logits))
+            total = weighted if total is None else total + weighted
         assert total is not None
         return total / sum(shares)
 
@@ -188,8 +188,8 @@ def network_logits(network: Any, inputs: Any) -> Tensor:
     def moved(values: Any) -> Any:
         return torch.as_tensor(shareable(values), device=device) if isinstance(values, np.ndarray) else values
 
-    given = {k: moved(v) for k, v in inputs.items()} if isinstance(inputs, Mapping) else moved(inputs)
-    return network.logits(map_tensors(lambda t: t.to(device), given))
+    device_inputs = {k: moved(v) for k, v in inputs.items()} if isinstance(inputs, Mapping) else moved(inputs)
+    return network.logits(map_tensors(lambda t: t.to(device), device_inputs))
 
 
 @torch.no_grad()
@@ -223,12 +223,12 @@ def _weights(outer: nn.Module, whole: Batch) -> Tensor:
 
 def read_outer(outer: nn.Module) -> dict[str, Tensor]:
     """The outer variables other than the weights, by name, on their natural scale."""
-    found = {}
+    values = {}
     for part in variables_of(outer):
         if isinstance(part, L2):
-            found["l2"] = part.coefficients().cpu()
+            values["l2"] = part.coefficients().cpu()
         elif isinstance(part, LabelSmoothing):
-            found["label_smoothing"] = part.smoothing().cpu()
+            values["label_smoothing"] = part.smoothing().cpu()
         elif isinstance(part, LabelNoise):
-            found["label_noise"] = part.rate().cpu()
-    return found
+            values["label_noise"] = part.rate().cpu()
+    return values

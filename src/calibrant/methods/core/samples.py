@@ -114,8 +114,8 @@ class Samples:
         """The same samples on another device."""
         if device is None:
             return self
-        own = self.inputs, self.labels, self.sample_weight, self.groups
-        inputs, labels, weights, groups = map_tensors(lambda t: t.to(device), own)
+        tensors = self.inputs, self.labels, self.sample_weight, self.groups
+        inputs, labels, weights, groups = map_tensors(lambda t: t.to(device), tensors)
         return replace(self, inputs=inputs, labels=labels, sample_weight=weights, groups=groups)
 
     @property
@@ -178,7 +178,7 @@ class Samples:
 
     def predicted(self, function: Callable[[Any], Tensor]) -> tuple[Tensor, Tensor]:
         """``function(inputs)`` for all samples, computed in pieces, and their labels; both on the CPU."""
-        outputs, labels = zip(*((function(inputs).cpu(), own.cpu()) for inputs, own in self.pieces()), strict=True)
+        outputs, labels = zip(*((function(inputs).cpu(), y.cpu()) for inputs, y in self.pieces()), strict=True)
         return torch.cat(outputs), torch.cat(labels)
 
 
@@ -321,8 +321,8 @@ class Loaded(Samples):
         settings: dict[str, Any] = dict(self.settings)
         loader = self.source
         if isinstance(loader, LoaderStream):
-            own = {"seed": loader.seed, "labels": loader.labels, "batches": loader.length}
-            settings, seed, loader = settings | own, loader.seed, loader.loader
+            stream_settings = {"seed": loader.seed, "labels": loader.labels, "batches": loader.length}
+            settings, seed, loader = settings | stream_settings, loader.seed, loader.loader
         return LoaderStream(loader, **({"seed": seed, "hyper": hyper} | settings))
 
 

@@ -97,10 +97,10 @@ class CrossFit:
         total: Tensor | None = None
         dense = self.data.without_sparse
         for head, fold, share in zip(self.heads, self.folds, self.shares or [1.0] * len(self.heads), strict=True):
-            own = torch.cat([network_logits(head, x) for x, _ in dense[fold.held].pieces()]).double()
+            logits = torch.cat([network_logits(head, x) for x, _ in dense[fold.held].pieces()]).double()
             if total is None:
-                total, count = own.new_zeros(len(self.data), own.shape[1]), own.new_zeros(len(self.data), 1)
-            total[fold.held] += share * own
+                total, count = logits.new_zeros(len(self.data), logits.shape[1]), logits.new_zeros(len(self.data), 1)
+            total[fold.held] += share * logits
             count[fold.held] += share
         assert total is not None
         return total / torch.where(count > 0, count, torch.nan)
@@ -180,8 +180,8 @@ def labels_differ(fit: CrossFit, train: int, *, significance: float = 2.5) -> bo
     rows = fit.rows("held")
     wrong = (fit.held_out_logits[rows].argmax(1) != fit.data.labels[rows]).double()
     weights = torch.ones_like(wrong) if fit.data.sample_weight is None else fit.data.sample_weight[rows].double()
-    own, other = rows < train, rows >= train
-    if not (weights[own].sum() > 0 and weights[other].sum() > 0):
+    from_train, from_val = rows < train, rows >= train
+    if not (weights[from_train].sum() > 0 and weights[from_val].sum() > 0):
         return False
 
     def share(chosen: Tensor) -> Tensor:
@@ -190,9 +190,9 @@ def labels_differ(fit: CrossFit, train: int, *, significance: float = 2.5) -> bo
     def precision(chosen: Tensor) -> Tensor:
         return weights[chosen].square().sum() / weights[chosen].sum().square()  # 1/n for equal weights
 
-    pooled = share(own | other)
-    error = (pooled * (1 - pooled) * (precision(own) + precision(other))).sqrt()
-    return bool(share(own) - share(other) > significance * error)
+    pooled = share(from_train | from_val)
+    error = (pooled * (1 - pooled) * (precision(from_train) + precision(from_val))).sqrt()
+    return bool(share(from_train) - share(from_val) > significance * error)
 
 
 def flip_rate(probs: Tensor, labels: Tensor, weights: Tensor | None = None) -> float:
@@ -202,11 +202,11 @@ def flip_rate(probs: Tensor, labels: Tensor, weights: Tensor | None = None) -> f
     ``(1 − ε)·p_y + ε/(C − 1)·(1 − p_y)``. The rate that training learns (:class:`calibrant.bilevel.LabelNoise`) helps
     to train such a classifier, but it is not an estimate: it is often far above the share of wrong labels.
     """
-    own = probs.double().gather(1, labels.unsqueeze(1)).squeeze(1)
-    share = torch.ones_like(own) if weights is None else weights.to(own) / weights.to(own).mean()
+    p_label = probs.double().gather(1, labels.unsqueeze(1)).squeeze(1)
+    share = torch.ones_like(p_label) if weights is None else weights.to(p_label) / weights.to(p_label).mean()
 
     def cost(rate: float) -> float:
-        observed = (1 - rate) * own + rate / (probs.shape[1] - 1) * (1 - own)
+        observed = (1 - rate) * p_label + rate / (probs.shape[1] - 1) * (1 - p_label)
         return -float(share @ observed.clamp_min(_LEAST).log())
 
     return float(minimize_scalar(cost, bounds=(0.0, _LARGEST), method="bounded").x)

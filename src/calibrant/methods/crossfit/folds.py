@@ -58,14 +58,14 @@ def deal(
         that evaluates it. The sizes of folds then depend on the groups; without groups they differ by at most one
     """
     every = np.arange(len(labels))
-    known = labels.cpu().numpy()
+    classes = labels.cpu().numpy()
     may_judge = every[held_from or slice(None)]
     sets = [(may_judge, "judge")]
     if choose_from is not None:  # split training and validation rows separately, so that every fold has both
         special, cut = _special(every[choose_from], choose, groups, seed)
         rest = np.setdiff1d(may_judge, special, assume_unique=True)
         sets = [(special[cut:], "judge"), (special[:cut], "choose"), (rest, "judge")]
-    place = _in_rows(known, sets, number) if groups is None else _in_groups(known, sets, number, groups)
+    place = _in_rows(classes, sets, number) if groups is None else _in_groups(classes, sets, number, groups)
     result = []
     for repeat in range(repeats):
         fold, count = place(seed, repeat)
@@ -102,23 +102,23 @@ def _in_rows(labels: np.ndarray, sets: Sets, wanted: int) -> Callable[[int, int]
     number = min(wanted, max(len(rows) for rows, purpose in sets if purpose == "judge"))
 
     def place(seed: int, repeat: int) -> Placed:
-        found = np.full(len(labels), -1)
+        fold = np.full(len(labels), -1)
         for position, (rows, _) in enumerate(sets):
             dealt = mix(seed, repeat, position) % 2**31
             if number == 1 or len(rows) == 0:
-                found[rows] = 0
+                fold[rows] = 0
             elif len(rows) < number:
-                found[rows] = np.random.default_rng(dealt).permutation(number)[: len(rows)]
+                fold[rows] = np.random.default_rng(dealt).permutation(number)[: len(rows)]
             else:
-                found[rows] = folds(len(rows), number, seed=dealt, stratify=labels[rows])
-        return found, number
+                fold[rows] = folds(len(rows), number, seed=dealt, stratify=labels[rows])
+        return fold, number
 
     return place
 
 
 def _in_groups(labels: np.ndarray, sets: Sets, wanted: int, groups: np.ndarray) -> Callable[[int, int], Placed]:
-    rows = np.concatenate([own for own, _ in sets])
-    part = np.concatenate([np.full(len(own), k) for k, (own, _) in enumerate(sets)])
+    rows = np.concatenate([set_rows for set_rows, _ in sets])
+    part = np.concatenate([np.full(len(set_rows), k) for k, (set_rows, _) in enumerate(sets)])
     number = min(wanted, len(np.unique(groups[rows])))
     if number < 2 <= wanted:
         raise ValueError(
@@ -127,12 +127,12 @@ def _in_groups(labels: np.ndarray, sets: Sets, wanted: int, groups: np.ndarray) 
         )
 
     def place(seed: int, repeat: int) -> Placed:
-        found = np.full(len(labels), -1)
-        found[rows] = 0
+        fold = np.full(len(labels), -1)
+        fold[rows] = 0
         if number > 1:
             strata = labels[rows] * len(sets) + part
-            found[rows] = group_folds(groups[rows], number, seed=mix(seed, repeat) % 2**31, stratify=strata)
-        return found, number
+            fold[rows] = group_folds(groups[rows], number, seed=mix(seed, repeat) % 2**31, stratify=strata)
+        return fold, number
 
     return place
 
@@ -188,8 +188,8 @@ def grouped(task: Task) -> Task:
 
 def _stored(part: Samples) -> np.ndarray:
     """Inputs as one array with one row per sample."""
-    found = [_numbers(t) for t in tensors_of(part.inputs)]
-    return found[0] if len(found) == 1 else np.concatenate(found, axis=1)
+    matrices = [_numbers(t) for t in tensors_of(part.inputs)]
+    return matrices[0] if len(matrices) == 1 else np.concatenate(matrices, axis=1)
 
 
 def _numbers(values: Tensor) -> np.ndarray:

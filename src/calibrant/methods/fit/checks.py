@@ -71,9 +71,9 @@ def processing(inputs: Any, what: str) -> Iterator[None]:
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, TypeError, IndexError, KeyError, AttributeError) as error:
-        given = tensors_of(inputs)
-        shown = ", ".join(f"{str(t.dtype).removeprefix('torch.')} of shape {tuple(t.shape)}" for t in given)
-        whole = any(not t.is_floating_point() for t in given)
+        tensors = tensors_of(inputs)
+        shown = ", ".join(f"{str(t.dtype).removeprefix('torch.')} of shape {tuple(t.shape)}" for t in tensors)
+        whole = any(not t.is_floating_point() for t in tensors)
         advice = " Integers are not converted; use .float() if they are not indices." if whole else ""
         raise ValueError(
             f"The model cannot process {what} ({shown}): {type(error).__name__}: {error}.{advice}"
@@ -107,17 +107,17 @@ def warn_at_chance(predict: Callable[[Any], Tensor], part: Samples) -> None:
     With fewer than 200 rows nothing is said. "Better" means a log-loss that is lower by more than its standard error.
     """
     probs, labels, count = [], [], 0
-    for inputs, known in part.pieces():
+    for inputs, truth in part.pieces():
         probs.append(predict(inputs).cpu().double())
-        labels.append(known.cpu())
-        count += len(known)
+        labels.append(truth.cpu())
+        count += len(truth)
         if count >= ROWS:
             break
     if count < FEWEST:
         return
-    found, known = torch.cat(probs)[:ROWS], torch.cat(labels)[:ROWS]
-    frequencies = known.bincount(minlength=found.shape[1]).double() / len(known)
-    losses, chance = (-p.clamp_min(1e-300).log() for p in (found[torch.arange(len(known)), known], frequencies[known]))
+    output, truth = torch.cat(probs)[:ROWS], torch.cat(labels)[:ROWS]
+    frequencies = truth.bincount(minlength=output.shape[1]).double() / len(truth)
+    losses, chance = (-p.clamp_min(1e-300).log() for p in (output[torch.arange(len(truth)), truth], frequencies[truth]))
     gains = chance - losses
     if float(gains.mean()) <= float(gains.std()) / len(gains) ** 0.5:
         warn(

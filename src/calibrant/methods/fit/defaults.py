@@ -96,8 +96,8 @@ def story_of(method: Method, module: nn.Module) -> str:
     if isinstance(method, WithConfidenceMap):
         return story_of(method.base, module)
     if isinstance(method, AveragedNetwork):
-        told = f"{method.kind}: {method.story}" if method.kind else method.story
-        return f"{told}, bfloat16" if method.uses_bfloat16(module) else told
+        description = f"{method.kind}: {method.story}" if method.kind else method.story
+        return f"{description}, bfloat16" if method.uses_bfloat16(module) else description
     if isinstance(method, VariedRates):
         first = "searched learning rates" if not method.base.kind else f"learning rates around {method.base.rate:g}"
         return f"{'few samples' if not method.base.kind else method.base.kind}: {method.members} networks, {first}"

@@ -172,39 +172,39 @@ def fit(
     if not isinstance(seed, Integral) or seed < 0:
         raise ValueError(f"seed must be a whole number, 0 or above; got {shown(seed)}.")
     callbacks = as_callbacks(callbacks)
-    given = example_of(model, seed, device)
-    check_precision(given)
-    first = as_part(train, given, labels)
-    second = None if val is None else as_part(val, given, labels, "val")
+    example = example_of(model, seed, device)
+    check_precision(example)
+    first = as_part(train, example, labels)
+    second = None if val is None else as_part(val, example, labels, "val")
     few = few_inputs(first)
-    n_classes = count_classes(given, {"train": few} | ({} if second is None else {"val": few_inputs(second)}))
+    n_classes = count_classes(example, {"train": few} | ({} if second is None else {"val": few_inputs(second)}))
     first = checked(first, n_classes)
     second = None if second is None else checked(second, n_classes, "val")
     warn_about(train, val, first, n_classes)
     start: Model = model
     if isinstance(model, nn.Module):
-        start = frozen(given, freeze, few, head)
-        again = is_untrained(given) if redraw is None else redraw
+        start = frozen(example, freeze, few, head)
+        again = is_untrained(example) if redraw is None else redraw
         start = start if again else Unchanged(start)
     elif freeze is not None:
         raise ValueError("freeze needs a module; got a function. Freeze the parts inside that function instead.")
-    form = form_of(given, few, head)
+    form = form_of(example, few, head)
     task = Task(first, second, n_classes, seed, start, head=head)
     method = None if isinstance(method, str) and method == "auto" else method
-    own = {"schedule": schedule, "loss": loss}
-    own["optimizer"] = None if optimizer is None else as_optimizer(optimizer, model)
-    settings = {"epochs": epochs, "learning_rate": learning_rate, **own}
-    if method is None and networks is None and any(value is not None for value in own.values()):
+    user_settings = {"schedule": schedule, "loss": loss}
+    user_settings["optimizer"] = None if optimizer is None else as_optimizer(optimizer, model)
+    settings = {"epochs": epochs, "learning_rate": learning_rate, **user_settings}
+    if method is None and networks is None and any(value is not None for value in user_settings.values()):
         networks = 1
     if precision != "auto":
         settings["precision"] = precision
     wanted = with_settings(
         chosen(method, task, networks, calibration, pretrained), {k: v for k, v in settings.items() if v is not None}
     )
-    story = story_of(wanted, given) if method is None else ""
+    story = story_of(wanted, example) if method is None else ""
     if verbose and story:
         print(story, file=sys.stderr)
-    if compile != "inductor" and not is_own(given):
+    if compile != "inductor" and not is_own(example):
         wanted = eager(wanted)
     resumable = None if checkpoint is None else Resumable(checkpoint, checkpoint_seconds)
     interrupt = Interruptible()
@@ -212,7 +212,7 @@ def fit(
     watchers = [callback for callback in (*guards, *callbacks) if isinstance(callback, ValidationScores)]
     for watcher in watchers:
         watcher.watch(second)
-    with interrupt.listening(), generators_restored(next(given.parameters())):
+    with interrupt.listening(), generators_restored(next(example.parameters())):
         try:
             fitted = wanted.fit(task, callbacks=[*guards, *callbacks], compile=compile)
         except NonFiniteError as error:
@@ -230,12 +230,12 @@ def fit(
     interrupt.tell()
     if resumable is not None and not interrupt.pressed:
         resumable.clear()
-    modules = [network.export(copied(given)).eval() for network in fitted.networks]
+    modules = [network.export(copied(example)).eval() for network in fitted.networks]
     if story:
         in_full = all(getattr(network.problem, "autocast", None) is None for network in fitted.networks)
         fitted.extras["method"] = story.removesuffix(", bfloat16") if in_full else story
     if not interrupt.pressed:
-        with generators_restored(next(given.parameters())):
+        with generators_restored(next(example.parameters())):
             warn_at_chance(fitted.probs, first if second is None else second)
     result = Trained(fitted, tuple(modules), form)
     for watcher in watchers:
@@ -249,19 +249,19 @@ def example_of(model: Model, seed: int, device: str | torch.device | None) -> nn
     if is_class or not callable(model):
         advice = " Pass an instance of the class." if is_class else other_models(model)
         raise TypeError(f"model must be an nn.Module or a function from a seed to an nn.Module; got {model!r}.{advice}")
-    given = model if isinstance(model, nn.Module) else model(seed)
-    if not isinstance(given, nn.Module) or next(given.parameters(), None) is None:
-        raise TypeError(f"model must be an nn.Module with trainable parameters; got {type(given).__name__}.")
-    given = unwrapped(given)
-    check_module(given)
+    example = model if isinstance(model, nn.Module) else model(seed)
+    if not isinstance(example, nn.Module) or next(example.parameters(), None) is None:
+        raise TypeError(f"model must be an nn.Module with trainable parameters; got {type(example).__name__}.")
+    example = unwrapped(example)
+    check_module(example)
     if device is None:
-        if next(given.parameters()).device.type == "mps":
+        if next(example.parameters()).device.type == "mps":
             raise ValueError(
                 'model must be on the CPU or a CUDA device, because "mps" has no float64. Pass device="cpu".'
             )
-        return given
+        return example
     where = device if isinstance(device, torch.device) else resolve_device(device)
-    return copied(given).to(where)
+    return copied(example).to(where)
 
 
 def other_models(model: Any) -> str:
@@ -298,8 +298,8 @@ def chosen(
         if method not in ALL_METHODS:
             near = get_close_matches(method.lower().replace("_", "-"), ALL_METHODS, n=1, cutoff=0.75)
             hint = f" Did you mean {near[0]!r}?" if near else ""
-            known = ", ".join(map(repr, ALL_METHODS))
-            raise ValueError(f"method must be one of {known}, or a Method; got {method!r}.{hint}")
+            names = ", ".join(map(repr, ALL_METHODS))
+            raise ValueError(f"method must be one of {names}, or a Method; got {method!r}.{hint}")
         return ALL_METHODS[method].method
     if not isinstance(method, Method):
         raise TypeError(f"method must be a value such as calibrant.methods.Standard(); got {method!r}.")

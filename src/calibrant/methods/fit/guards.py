@@ -68,19 +68,19 @@ def calibration_scores(logits: Any, labels: Any, sample_weight: Any = None) -> d
     >>> [round(scores[name], 3) for name in ("nll", "accuracy", "temperature")]
     [1.351, 0.667, 5.771]
     """
-    scores, known = (torch.as_tensor(values, device="cpu").detach() for values in (logits, labels))
+    scores, true_labels = (torch.as_tensor(values, device="cpu").detach() for values in (logits, labels))
     scores = scores.double()
     weights = None if sample_weight is None else torch.as_tensor(sample_weight, device="cpu").detach()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # early logits may carry no information
-        temperature = Temperature().fit(scores.numpy(), known.numpy(), weights)
+        temperature = Temperature().fit(scores.numpy(), true_labels.numpy(), weights)
     calibrated: Tensor = torch.from_numpy(temperature.predict_proba(scores.numpy()))
     return {
-        "nll": metrics.nll(scores, known, from_logits=True, sample_weight=weights),
-        "accuracy": metrics.accuracy(scores, known, from_logits=True, sample_weight=weights),
-        "smooth_ece": metrics.smooth_ece(scores, known, from_logits=True, sample_weight=weights),
+        "nll": metrics.nll(scores, true_labels, from_logits=True, sample_weight=weights),
+        "accuracy": metrics.accuracy(scores, true_labels, from_logits=True, sample_weight=weights),
+        "smooth_ece": metrics.smooth_ece(scores, true_labels, from_logits=True, sample_weight=weights),
         "temperature": float(temperature.temperature_),
-        "nll_calibrated": metrics.nll(calibrated, known, sample_weight=weights),
+        "nll_calibrated": metrics.nll(calibrated, true_labels, sample_weight=weights),
     }
 
 
@@ -241,8 +241,8 @@ class Progress(ProgressBar, ValidationScores):
         self._shown = now
         left = (now - self._begin) * (run.outer_steps - run.step) / max(1, run.step - self._first)
         share = run.step / run.outer_steps
-        told = "done" if end else f"about {left:.0f} s left"
-        print(f"{self.description} {share:.0%}, {told},{self._losses(run)}", file=sys.stderr, flush=True)
+        time_left = "done" if end else f"about {left:.0f} s left"
+        print(f"{self.description} {share:.0%}, {time_left},{self._losses(run)}", file=sys.stderr, flush=True)
 
     def on_end(self, run: Run) -> None:
         if self.verbose and not self._lines:

@@ -49,10 +49,10 @@ def frozen(model: nn.Module, freeze: Freeze | None, inputs: Any, head: str | Non
         backbone = isinstance(freeze, str) and freeze == "backbone"
         names = [freeze] if isinstance(freeze, str) else list(freeze)
         if backbone:
-            own = head_of(twin, inputs, head).name
-            names = [k for k, _ in twin.named_parameters() if not (k == own or k.startswith(f"{own}."))]
+            head_name = head_of(twin, inputs, head).name
+            names = [k for k, _ in twin.named_parameters() if not (k == head_name or k.startswith(f"{head_name}."))]
             for name, layer in twin.named_modules():
-                if name and not (name == own or name.startswith(f"{own}.") or own.startswith(f"{name}.")):
+                if name and not (f"{name}.".startswith(f"{head_name}.") or head_name.startswith(f"{name}.")):
                     layer.training = False
         for name in names:
             _freeze(twin, name)
@@ -77,9 +77,9 @@ def _freeze(model: nn.Module, name: str) -> None:
     elif name in modules and name:
         modules[name].requires_grad_(False).eval()
     else:
-        known = ", ".join(repr(k) for k, _ in model.named_children())
+        children = ", ".join(repr(k) for k, _ in model.named_children())
         raise ValueError(
-            f"freeze names {name!r}, which the model does not have. Its parts are {known}; name nested parts with "
+            f"freeze names {name!r}, which the model does not have. Its parts are {children}; name nested parts with "
             "dots. freeze='backbone' freezes everything except the head."
         )
 
@@ -165,18 +165,18 @@ def plain_module(fitted: Fitted, networks: Sequence[nn.Module], form: Form) -> n
 def _foldable(model: nn.Module, inputs: Any, logits: Tensor, name: str | None) -> str | None:
     """The name of the head if a temperature can be moved into its parameters, else None."""
     try:
-        found = head_of(model, inputs, name).name
+        head_name = head_of(model, inputs, name).name
     except ValueError:
         if name is not None:
             raise
         return None
-    head = model.get_submodule(found)
+    head = model.get_submodule(head_name)
     if type(head) not in (nn.Linear, nn.Bilinear) or "weight" not in head._parameters:
         return None
     _scale(head, 2.0, None, 1.0)
     with torch.no_grad():
         same = torch.allclose(logits_of(call(model, inputs)), logits / 2, atol=1e-4, rtol=1e-3)
-    return found if same else None
+    return head_name if same else None
 
 
 def _scale(head: Any, temperature: float, bias: Tensor | None, after: float) -> None:
@@ -195,8 +195,8 @@ def _graph(mixture: Mixture, steps: Steps, networks: Sequence[nn.Module], form: 
     root, graph = nn.Module(), fx.Graph()
     root.networks = nn.ModuleList(map(copied, networks))
     like = leading_parameter(networks[0])
-    given = [graph.placeholder(name) for name in form.names or ("inputs",)]
-    by_name: dict[str, Any] = dict(zip(form.names or (), given, strict=False))
+    placeholders = [graph.placeholder(name) for name in form.names or ("inputs",)]
+    by_name: dict[str, Any] = dict(zip(form.names or (), placeholders, strict=False))
     shares = mixture.shares or (1.0,) * len(networks)
 
     def step(function: Any, *args: Any) -> fx.Node:
@@ -220,54 +220,54 @@ def _graph(mixture: Mixture, steps: Steps, networks: Sequence[nn.Module], form: 
     mean: fx.Node | None = None
     for position, share in enumerate(shares):
         name = f"networks.{position}"
-        output = graph.call_module(name, (), by_name) if by_name else graph.call_module(name, (given[0],))
-        own = _logits(step, output, form.output)
+        output = graph.call_module(name, (), by_name) if by_name else graph.call_module(name, (placeholders[0],))
+        member = _logits(step, output, form.output)
         if mixture.pool == "probs" and len(networks) > 1:
-            own = step(torch.softmax, calibrated(own), -1)
-        own = step(torch.mul, own, share / sum(shares)) if len(networks) > 1 else own
-        mean = own if mean is None else step(torch.add, mean, own)
+            member = step(torch.softmax, calibrated(member), -1)
+        member = step(torch.mul, member, share / sum(shares)) if len(networks) > 1 else member
+        mean = member if mean is None else step(torch.add, mean, member)
     assert mean is not None
     if mixture.pool == "probs" and len(networks) > 1:
         mean = step(torch.log, mean)
     else:
         mean = calibrated(mean)
-    for position, own_step in enumerate(steps):
+    for position, map_or_temperature in enumerate(steps):
         name = f"after_{position}"
-        if isinstance(own_step, LogitMap):
-            mean = _inlined(graph, root, name, PlainMap(own_step, form.n_classes, like), mean)
+        if isinstance(map_or_temperature, LogitMap):
+            mean = _inlined(graph, root, name, PlainMap(map_or_temperature, form.n_classes, like), mean)
         else:
-            root.register_buffer(name, like.new_tensor(own_step))
+            root.register_buffer(name, like.new_tensor(map_or_temperature))
             mean = step(torch.div, mean, graph.get_attr(name))
     graph.output(mean)
     return fx.GraphModule(root, graph, class_name="CalibratedModule").eval()
 
 
-def _inlined(graph: fx.Graph, root: nn.Module, name: str, module: nn.Module, given: fx.Node) -> fx.Node:
+def _inlined(graph: fx.Graph, root: nn.Module, name: str, module: nn.Module, input_node: fx.Node) -> fx.Node:
     """Copy the steps of a module of one input into a graph; its parameters become buffers of ``root.name``."""
     held = nn.Module()
     root.add_module(name, held)
-    found: dict[fx.Node, fx.Node] = {}
+    copied_nodes: dict[fx.Node, fx.Node] = {}
     for node in fx.Tracer().trace(module).nodes:
         if node.op == "placeholder":
-            found[node] = given
+            copied_nodes[node] = input_node
         elif node.op == "get_attr":
-            own = node.target.replace(".", "_")
-            held.register_buffer(own, operator.attrgetter(node.target)(module).detach())
-            found[node] = graph.get_attr(f"{name}.{own}")
+            buffer_name = node.target.replace(".", "_")
+            held.register_buffer(buffer_name, operator.attrgetter(node.target)(module).detach())
+            copied_nodes[node] = graph.get_attr(f"{name}.{buffer_name}")
         elif node.op == "output":
-            return found[node.args[0]]
+            return copied_nodes[node.args[0]]
         else:
-            found[node] = graph.node_copy(node, lambda old: found[old])
+            copied_nodes[node] = graph.node_copy(node, lambda old: copied_nodes[old])
     raise AssertionError("a traced module has an output")
 
 
 class PlainMap(nn.Module):
     """A confidence map for a known number of classes. torch traces it to a graph that does not need this class."""
 
-    def __init__(self, given: LogitMap, n_classes: int, like: Tensor) -> None:
+    def __init__(self, logit_map: LogitMap, n_classes: int, like: Tensor) -> None:
         super().__init__()
         self.n_classes, self.dtype = n_classes, torch.promote_types(like.dtype, torch.float32)
-        self.map = copy.deepcopy(given).to(like.device, self.dtype).requires_grad_(False)
+        self.map = copy.deepcopy(logit_map).to(like.device, self.dtype).requires_grad_(False)
 
     def forward(self, logits: Tensor) -> Tensor:
         """``logits · exp(s(logits))``, as :class:`calibrant.bilevel.LogitMap`."""

@@ -119,33 +119,33 @@ class Trained(Fitted):
 
     def _joined(self, predict: Callable[[Any], Tensor], inputs: Any) -> Tensor:
         """Predictions of all pieces of the inputs."""
-        found = []
+        outputs = []
         for piece in self._pieces(inputs):
             with processing(piece, "the inputs"):
-                found.append(predict(piece))
-        return torch.cat(found)
+                outputs.append(predict(piece))
+        return torch.cat(outputs)
 
     def _pieces(self, inputs: Any) -> Iterator[Any]:
         """Inputs in the form that the network accepts: a few thousand samples at a time, or the batches of a loader."""
         inputs = as_array(inputs)
         if is_loader(inputs):
             _warn_if_shuffled(inputs)
-            found = False
+            any_batch = False
             for item in inputs:
-                found = True
+                any_batch = True
                 yield self._inputs_of(item)
-            if not found:
+            if not any_batch:
                 raise ValueError("The loader must yield at least one batch; got none, so there is nothing to predict.")
             return
-        given = as_arrays(self._named(inputs))
-        if not tensors_of(given):
+        arrays = as_arrays(self._named(inputs))
+        if not tensors_of(arrays):
             raise TypeError(
                 "inputs must be a tensor, an array, a mapping or tuple of them, or a loader; got a "
                 f"{type(inputs).__name__}."
             )
-        for start in range(0, max(len(tensors_of(given)[0]), 1), ROWS):
+        for start in range(0, max(len(tensors_of(arrays)[0]), 1), ROWS):
             rows = slice(start, start + ROWS)
-            yield map_tensors(itemgetter(rows), given)
+            yield map_tensors(itemgetter(rows), arrays)
 
     def _named(self, inputs: Any) -> Any:
         several = isinstance(inputs, tuple | list)
@@ -256,9 +256,9 @@ def load_trained(path: str | os.PathLike[str], model: nn.Module) -> Trained:
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be an nn.Module of the class that was trained; got a {type(model).__name__}.")
     check_module(unwrapped(model))
-    found: list[tuple[dict[str, Any], Arrays]] = []
-    FORMAT.read(path, lambda kind, header, arrays: found.append((header, arrays)))
-    header, arrays = found[0]
+    contents: list[tuple[dict[str, Any], Arrays]] = []
+    FORMAT.read(path, lambda kind, header, arrays: contents.append((header, arrays)))
+    header, arrays = contents[0]
     if type(header.get("networks")) is not int or header["networks"] < 1:
         raise ValueError(f"{path} is damaged: it does not say how many networks it holds. Save it again.")
     modules = tuple(_module(model, arrays, number, path) for number in range(header["networks"]))
@@ -284,20 +284,20 @@ def load_trained(path: str | os.PathLike[str], model: nn.Module) -> Trained:
     return trained
 
 
-def _map_parts(given: nn.Module, arrays: Arrays) -> dict[str, Any]:
+def _map_parts(logit_map: nn.Module, arrays: Arrays) -> dict[str, Any]:
     """The settings of a confidence map; its parameters go to ``arrays``."""
-    if not isinstance(given, LogitMap):
-        raise TypeError(f"save needs maps of the class LogitMap; got a {type(given).__name__}.")
-    arrays |= {f"map.{name}": _array(value) for name, value in given.named_parameters()}
-    return {"hidden": given.hidden, "largest": given.largest}
+    if not isinstance(logit_map, LogitMap):
+        raise TypeError(f"save needs maps of the class LogitMap; got a {type(logit_map).__name__}.")
+    arrays |= {f"map.{name}": _array(value) for name, value in logit_map.named_parameters()}
+    return {"hidden": logit_map.hidden, "largest": logit_map.largest}
 
 
 def _build_map(parts: dict[str, Any], arrays: Arrays) -> LogitMap:
     if parts["hidden"] != len(arrays["map.second"]):
         raise ValueError("the confidence map has another number of units than its arrays")
-    found = LogitMap(parts["hidden"], largest=parts["largest"]).double()
-    found.load_state_dict({name: torch.from_numpy(arrays[f"map.{name}"]) for name, _ in found.named_parameters()})
-    return found.requires_grad_(False)
+    mapping = LogitMap(parts["hidden"], largest=parts["largest"]).double()
+    mapping.load_state_dict({name: torch.from_numpy(arrays[f"map.{name}"]) for name, _ in mapping.named_parameters()})
+    return mapping.requires_grad_(False)
 
 
 def _module(model: nn.Module, arrays: Arrays, number: int, path: str | os.PathLike[str]) -> nn.Module:
@@ -308,9 +308,9 @@ def _module(model: nn.Module, arrays: Arrays, number: int, path: str | os.PathLi
     try:
         twin.load_state_dict(values)
     except RuntimeError as error:
-        told = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         raise ValueError(
-            f"{path} holds a network of another class or other sizes than the given {type(model).__name__}: {told}. "
+            f"{path} holds a network of another class or other sizes than the given {type(model).__name__}: {reason}. "
             "Give the network that was saved."
         ) from None
     return twin.eval()
@@ -323,25 +323,25 @@ def _array(value: Tensor) -> np.ndarray:
 
 def _packed(extras: dict[str, Any], key: str, arrays: Arrays) -> dict[str, Any]:
     """The extras that can be saved; all others are left out."""
-    found = {}
+    trees = {}
     for name, value in extras.items():
-        own: Arrays = {}
+        entry_arrays: Arrays = {}
         try:
-            tree = pack(_arrays(value), f"{key}.{name}", own)
+            tree = pack(_arrays(value), f"{key}.{name}", entry_arrays)
         except ValueError:
             continue
-        arrays |= own
-        found[name] = tree
-    return found
+        arrays |= entry_arrays
+        trees[name] = tree
+    return trees
 
 
 def _arrays(value: Any) -> Any:
     if isinstance(value, Tensor):
         return _array(value)
-    return {name: _arrays(own) for name, own in value.items()} if isinstance(value, dict) else value
+    return {name: _arrays(entry) for name, entry in value.items()} if isinstance(value, dict) else value
 
 
 def _tensors(value: Any) -> Any:
     if isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
         return torch.from_numpy(value)
-    return {name: _tensors(own) for name, own in value.items()} if isinstance(value, dict) else value
+    return {name: _tensors(entry) for name, entry in value.items()} if isinstance(value, dict) else value

@@ -50,34 +50,34 @@ def is_pretrained(model: nn.Module) -> bool:
 
 def _constant_biases(layer: nn.Module) -> bool:
     """Whether the biases of a layer are constants, or it has none."""
-    own = [p.detach() for name, p in layer.named_parameters(recurse=False) if "bias" in name]
-    return all(bool((p == p.flatten()[0]).all()) for p in own)
+    biases = [p.detach() for name, p in layer.named_parameters(recurse=False) if "bias" in name]
+    return all(bool((p == p.flatten()[0]).all()) for p in biases)
 
 
 def _looks_drawn(layer: nn.Module) -> bool:
     if is_parametrized(layer):
         return False  # reading the weight of a layer with spectral normalisation would change its buffers
-    own = dict(layer.named_parameters(recurse=False))
+    named = dict(layer.named_parameters(recurse=False))
     weighted = isinstance(layer, nn.Linear | nn.Bilinear | _ConvNd | nn.Embedding | nn.EmbeddingBag)
-    if weighted and "weight" not in own:
+    if weighted and "weight" not in named:
         return False  # torch.nn.utils.weight_norm computes the weight from parameters that the layer cannot draw
     if isinstance(layer, nn.Linear | nn.Bilinear | _ConvNd):
-        return _within(own.values(), 1 / math.sqrt(_fan_in(layer)))
+        return _within(named.values(), 1 / math.sqrt(_fan_in(layer)))
     if isinstance(layer, nn.RNNBase):
-        drawn = all(name.rpartition("_l")[2].removesuffix("_reverse").isdigit() for name in own)  # weight_ih_l0, …
-        return drawn and _within(own.values(), 1 / math.sqrt(layer.hidden_size))
+        drawn = all(name.rpartition("_l")[2].removesuffix("_reverse").isdigit() for name in named)  # weight_ih_l0, …
+        return drawn and _within(named.values(), 1 / math.sqrt(layer.hidden_size))
     if isinstance(layer, nn.Embedding | nn.EmbeddingBag):
         return _standard_normal(layer)
     if isinstance(layer, nn.MultiheadAttention):
-        weights = [own[name] for name in own if name.endswith("weight")]
-        rest = [own[name] for name in own if not name.endswith("weight") and not name.startswith("bias_")]
+        weights = [named[name] for name in named if name.endswith("weight")]
+        rest = [named[name] for name in named if not name.endswith("weight") and not name.startswith("bias_")]
         return all(_within([w], math.sqrt(6 / sum(w.shape))) for w in weights) and _constant(rest, 0.0)
     if isinstance(layer, _NormBase):
         count = layer.num_batches_tracked
         if count is not None and int(count) > 0:
             return False
     if isinstance(layer, _NormBase | nn.LayerNorm | nn.GroupNorm | nn.RMSNorm):
-        return _constant([own["weight"]], 1.0) and ("bias" not in own or _constant([own["bias"]], 0.0))
+        return _constant([named["weight"]], 1.0) and ("bias" not in named or _constant([named["bias"]], 0.0))
     return False
 
 
