@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from calibrant._whole import write_text_whole
+from calibrant.base.atomic_write import write_text_whole
 from calibrant.report import Results
 from studies.bo4sc.ablation_page import tell
 from studies.bo4sc.plain_descent import choose_sgd, sgd_search, stored_sgd

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant._whole import write_text_whole
+from calibrant.base.atomic_write import write_text_whole
 from calibrant.plots import (
     ConfidenceHistogramDisplay,
     ConfidenceMap,

@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from calibrant._whole import write_text_whole
+from calibrant.base.atomic_write import write_text_whole
 from calibrant.methods import BO4SC
 from calibrant.metrics import mean_interval
 from calibrant.report import Column, Report, Results

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant._classes import log_of_others
+from calibrant.base.classes import log_of_others
 from calibrant.bilevel import Callback, Run
 from calibrant.methods import BO4SC, Samples, Task, fit_all
 from calibrant.metrics import ece

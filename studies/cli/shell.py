@@ -13,7 +13,7 @@ from typing import Any
 
 import typer
 
-from calibrant._words import duration
+from calibrant.base.words import duration
 from calibrant.cli.shell import Command, Sentences, notes_at_once
 from studies.cli.options import DryRun
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from calibrant._locks import lock
-from calibrant._whole import usable_folder
+from calibrant.base.atomic_write import usable_folder
+from calibrant.base.locks import lock
 from calibrant.report import read_results, write_results
 from calibrant.report.results import Record, as_json
 from studies.common.contents import KINDS, Arrange, contents, experiment_of

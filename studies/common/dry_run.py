@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
-from calibrant._words import count, duration
+from calibrant.base.words import count, duration
 from calibrant.report import read_results
 from calibrant.report.results import Record
 from studies.common.contents import KINDS, experiment_of

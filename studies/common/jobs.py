@@ -13,7 +13,7 @@ from typing import Any
 from joblib import Parallel, delayed, effective_n_jobs
 from joblib.parallel import get_active_backend
 
-from calibrant._jobs import refuse_threads
+from calibrant.base.parallel import refuse_threads
 from calibrant.report.results import Record
 from studies.common.keys import Key
 from studies.common.progress import StudyProgress

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from typing import Any, ClassVar, Self
 
-from calibrant._words import count, duration
+from calibrant.base.words import count, duration
 from calibrant.bilevel import Callback, Run
 from studies.common.keys import Key
 

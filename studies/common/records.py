@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from calibrant import metrics
-from calibrant._device import resolve_device as resolve_device  # all experiments import it from here
+from calibrant.base.device import resolve_device as resolve_device  # studies import it from here
 from calibrant.data.scaling import Scaling, fit_scaling
 from calibrant.methods import Fitted, Recalibrated, Samples, Task
 from calibrant.selective import aurc

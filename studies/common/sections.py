@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calibrant._whole import write_text_whole
+from calibrant.base.atomic_write import write_text_whole
 
 
 def replace_section(page: str | Path, begin: str, end: str, section: str) -> None:

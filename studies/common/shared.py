@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from calibrant._words import count as count  # for the experiments, which import it from here
+from calibrant.base.words import count as count  # studies import it from here
 from calibrant.report import Report, Results, Table, Verdict, provenance, to_markdown
 from calibrant.report.results import command
 from studies.sets import FITTED_SETS, SETS

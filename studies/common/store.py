@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from calibrant._locks import lock, try_lock
+from calibrant.base.locks import lock, try_lock
 from calibrant.report import Results, machine, versions
 from calibrant.report.results import Record, as_json
 from studies.common.configs import merged, origin

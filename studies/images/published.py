@@ -18,8 +18,8 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 
-from calibrant._settings import check_choice
-from calibrant._warnings import warn
+from calibrant.base.settings import check_choice
+from calibrant.base.warning import warn
 from calibrant.data.vision import Images
 from calibrant.data.vision.images import channel_statistics
 from studies.images.download import download_archives

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from calibrant._settings import check_choice
+from calibrant.base.settings import check_choice
 from calibrant.data.vision.augment import unit_range
 
 

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from calibrant._words import listed
+from calibrant.base.words import listed
 from calibrant.methods import Calibrated, Fitted, Method
 from calibrant.methods.catalogue import IMAGE_METHODS, RECIPES, TABLE_3, Recipe, with_recipe
 from calibrant.methods.confidence import LearnedConfidence, Mapped

@@ -27,7 +27,7 @@ FINEST = "100"
 METHOD = "ce-ts"
 SOURCE = (
     "J. Lin, L. Tao, M. Dong and C. Xu: Uncertainty Weighted Gradients for Model Calibration, CVPR 2025, "
-    "arXiv 2503.22725. ECE of ResNet-50 with 15 bins in per cent, as printed there"
+    "arXiv 2503.22725. ECE of ResNet-50 with 15 bins in per cent, as summaries of the paper quote it"
 )
 PUBLISHED = {
     "cifar10": {"CE + TS": 1.32, "focal + TS": 1.15, "dual focal + TS": 1.00, "BSCE": 0.88, "BSCE-GRA": 0.74},

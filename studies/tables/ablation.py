@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from calibrant._whole import write_text_whole
+from calibrant.base.atomic_write import write_text_whole
 from calibrant.methods import Method, SelfCalibrated, Task
 from calibrant.report import Results
 from calibrant.report.results import Record

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._labels import class_columns
+from calibrant.base.labels import class_columns
 from calibrant.data import LabelledTable, TableEncoder, read_table, train_val_test
 from calibrant.methods import Samples, Task
 from studies.common.records import ClassifierOutput, on_sample

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from calibrant._classes import logsumexp_of_others
+from calibrant.base.classes import logsumexp_of_others
 from calibrant.bilevel import Adam, Bilevel, LabelNoise, OuterVariables, Unrolled, solve
 from calibrant.data import Batch
 

@@ -14,7 +14,7 @@ from tests.package.source import FILES, STUDIES
 from .pages import DOCS
 
 FIRST = {
-    1: "calibrant._inputs.top_label",
+    1: "calibrant.base.inputs.top_label",
     2: "calibrant.metrics.confidence_gap",
     3: "calibrant.metrics._resampling.draw_outcomes",
     4: "calibrant.metrics.ece",

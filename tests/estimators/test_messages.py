@@ -11,7 +11,7 @@ from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.pipeline import make_pipeline
 
 from calibrant import BO4SCClassifier, CrossCalibrated, SelfCalibratedClassifier, metrics
-from calibrant._settings import shown
+from calibrant.base.settings import shown
 from calibrant.data import TableEncoder
 from tests.estimators.cases import QUICK
 

@@ -8,7 +8,7 @@ import torch
 from sklearn.base import clone
 
 from calibrant import BO4SCClassifier, SelfCalibratedClassifier
-from calibrant._device import resolve_device
+from calibrant.base.device import resolve_device
 from calibrant.methods import BO4SC
 from tests.estimators.cases import QUICK, three_classes
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from calibrant._classes import log_of_others
+from calibrant.base.classes import log_of_others
 from calibrant.losses import brier, cross_entropy, focal, nll, smoothed_cross_entropy
 
 CLASSES = 4

@@ -8,8 +8,8 @@ import torch
 from metrics_cases import MATRIX_METRICS, PAIR_METRICS, name_of, random_pairs, random_probs
 
 from calibrant import metrics
-from calibrant._inputs import Logits, as_tensor, check_confidence, check_logits, check_probs, check_weights, like
-from calibrant._labels import check_labels
+from calibrant.base.inputs import Logits, as_tensor, check_confidence, check_logits, check_probs, check_weights, like
+from calibrant.base.labels import check_labels
 
 PROBS, LABELS = random_probs(40, 3)
 CONFIDENCE, CORRECT = random_pairs(40)

@@ -1,7 +1,7 @@
 """The plan of the package: which room may import from which, and what each file and folder shows.
 
-A room is a folder of ``calibrant``. Modules such as ``calibrant._files`` are the shared base, which every room may use
-and which uses no room. All other names with a leading underscore belong to the room that defines them.
+A room is a folder of ``calibrant``. ``base`` is a room that all others may use, and that uses none. A name with a
+leading underscore belongs to the room that defines it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from .source import FILES, PACKAGE, STUDIES, code_lines, imported, name_of, pars
 # tensors only. Each room lists the rooms that it may import.
 LEAVES = {"metrics": set(), "selective": {"metrics"}, "posthoc": {"metrics"}, "plots": {"metrics", "selective"}}
 ROOMS = LEAVES | {
+    "base": set(),
     "data": set(),
     "models": {"data"},
     "losses": {"data", "models", "metrics"},
@@ -35,7 +36,8 @@ ROOMS = LEAVES | {
     "cli": {"methods", "posthoc", "report", "tables"},
 }
 CEILINGS = {
-    "": 950,
+    "": 100,
+    "base": 850,
     "bilevel": 5_350,
     "cli": 600,
     "data": 2_900,
@@ -53,7 +55,7 @@ CEILINGS = {
     "selective": 850,
     "tables": 1_350,
 }
-"""Lines of code per room, without docstrings, comments and blank lines; "" is the base.
+"""Lines of code per room, without docstrings, comments and blank lines; "" is the package's face.
 
 They may only shrink. A commit that raises one changes nothing else, and its message names the user who gains.
 """
@@ -61,7 +63,7 @@ FOLDERS = [file for file in FILES if file.name == "__init__.py"]
 
 
 def room_of(file):
-    """The room of a file; "" for the modules at the top, which are the base of all rooms and their public face."""
+    """The room of a file; "" for the modules at the top, which are the public face of all rooms."""
     parts = file.relative_to(PACKAGE).parts
     return parts[0] if len(parts) > 1 else ""
 
@@ -74,7 +76,7 @@ def test_every_folder_is_a_listed_room():
 def test_rooms_import_only_from_their_left(room):
     names = {name for file in FILES if room_of(file) == room for name in imported(parse(file))}
     used = {name.split(".")[1] for name in names}
-    assert {name for name in used if not name.startswith("_")} - {room} <= ROOMS[room]
+    assert used - {room, "base", "_version"} <= ROOMS[room]
 
 
 @pytest.mark.parametrize("room", CEILINGS)
@@ -122,13 +124,6 @@ LATE = {
 """Imports inside functions that close a circle. There may only be fewer."""
 
 
-def test_the_base_imports_no_room():
-    """Not even when a function runs; ``__init__`` and ``__main__`` are the package's face, not its base."""
-    base = [file for file in PACKAGE.glob("_*.py") if not file.name.startswith("__")]
-    names = {name for file in base for name in imported(parse(file))}
-    assert not {name for name in names if not name.split(".")[1].startswith("_")}
-
-
 def private_imports(room, names):
     """Those names that belong to another room: "calibrant.plots._style" and "calibrant.plots.bars._draw"."""
     own = f"calibrant.{room}."
@@ -150,7 +145,7 @@ def test_rooms_import_nothing_private_of_another():
         ("from calibrant.metrics._grid import place", False),
         ("from calibrant.plots import style", False),
         ("from calibrant import _files", False),
-        ("from calibrant._files import save", False),
+        ("from calibrant.base.files import save", False),
     ],
 )
 def test_a_private_import_is_noticed(line, private):

@@ -8,7 +8,7 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 
 from calibrant import CrossCalibrated, metrics
-from calibrant._warnings import warn
+from calibrant.base.warning import warn
 from calibrant.data import TableEncoder
 
 from .source import FILES, name_of
@@ -44,5 +44,5 @@ def test_a_warning_names_the_line_of_the_user(call, words):
 
 def test_one_function_warns():
     assert [name_of(file) for file in FILES if "warnings.warn(" in file.read_text(encoding="utf-8")] == [
-        "src/calibrant/_warnings.py"
+        "src/calibrant/base/warning.py"
     ]

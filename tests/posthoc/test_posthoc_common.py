@@ -15,7 +15,7 @@ from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 
 import calibrant.posthoc as posthoc
-from calibrant._inputs import Logits
+from calibrant.base.inputs import Logits
 from calibrant.posthoc import CALIBRATORS, describe, make_calibrator
 
 every = pytest.mark.parametrize("name", NAMES)

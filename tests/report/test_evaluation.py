@@ -13,7 +13,7 @@ from scipy.special import softmax
 
 import calibrant
 from calibrant import metrics
-from calibrant._inputs import Logits
+from calibrant.base.inputs import Logits
 from calibrant.report.evaluation.numbers import off
 from calibrant.report.evaluation.reading import read_matrix
 from calibrant.report.evaluation.result import measure_rows

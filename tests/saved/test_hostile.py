@@ -13,8 +13,8 @@ from torch import nn
 
 import calibrant
 from calibrant import estimators, posthoc, selective
-from calibrant._container import read_arrays, read_content, write_container
-from calibrant._files import VERSION, pack, unpack
+from calibrant.base.container import read_arrays, read_content, write_container
+from calibrant.base.files import VERSION, pack, unpack
 from calibrant.data import TableEncoder
 
 HERE = Path(__file__).parent

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from calibrant import posthoc
-from calibrant._files import Format
-from calibrant._whole import whole_file, write_text_whole
+from calibrant.base.atomic_write import whole_file, write_text_whole
+from calibrant.base.files import Format
 from calibrant.data import TableEncoder
 from calibrant.estimators import read_about
 
@@ -76,7 +76,9 @@ def test_devices_and_pipes_are_written_to_and_stay(tmp_path):
 
 
 def test_standard_output_gets_the_file():
-    code = "import sys; from calibrant._whole import write_text_whole; write_text_whole('/dev/stdout', 'whole')"
+    code = (
+        "import sys; from calibrant.base.atomic_write import write_text_whole; write_text_whole('/dev/stdout', 'whole')"
+    )
     done = subprocess.run([sys.executable, "-c", code], env=_environment(), capture_output=True, check=True)
     assert done.stdout == b"whole"
 

@@ -13,7 +13,7 @@ from torch import nn
 
 import calibrant
 from calibrant import estimators, posthoc
-from calibrant._files import VERSION
+from calibrant.base.files import VERSION
 from calibrant.data import TableEncoder
 
 HERE = Path(__file__).parent

@@ -16,8 +16,8 @@ import pandas as pd
 from typer.testing import CliRunner
 
 from calibrant import evaluate
-from calibrant._locks import try_lock
-from calibrant._words import count, duration, listed
+from calibrant.base.locks import try_lock
+from calibrant.base.words import count, duration, listed
 from calibrant.cli import commands
 from calibrant.tables import Order, load_model, train
 from calibrant.tables.methods import find_method

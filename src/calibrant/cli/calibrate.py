@@ -37,7 +37,7 @@ def calibrate(
 
     calibrant calibrate validation.csv --method temperature --labels churn --out model.calibrator
     """
-    from calibrant._whole import whole_file
+    from calibrant.base.atomic_write import whole_file
     from calibrant.posthoc import Auto, save_calibrator
     from calibrant.posthoc.registry import check_calibrator
     from calibrant.report.evaluation.files import read_predictions

@@ -45,7 +45,7 @@ def predict(
 
     calibrant predict churn/model.calibrant new.csv --keep customer --set-coverage 0.9 | head
     """
-    from calibrant._words import count
+    from calibrant.base.words import count
     from calibrant.tables import load_model
     from calibrant.tables import predict as predict_table
 

@@ -74,7 +74,7 @@ def train(
 
     calibrant train visits.parquet --target diagnosis --groups patient --drop visit_id --risk 0.02 --out visits
     """
-    from calibrant._words import duration
+    from calibrant.base.words import duration
     from calibrant.tables import Order
     from calibrant.tables import train as train_on
     from calibrant.tables.parts import share_or_file

@@ -1,6 +1,6 @@
 """Scikit-learn classifiers with calibrated confidence, built on :mod:`calibrant.methods`."""
 
-from calibrant._files import read_about
+from calibrant.base.files import read_about
 from calibrant.estimators.bo4sc import BO4SCClassifier
 from calibrant.estimators.cross_calibrated import CrossCalibrated
 from calibrant.estimators.persistence import load_classifier

@@ -17,10 +17,10 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
-from calibrant._device import resolve_device
-from calibrant._fitted import unfitted
-from calibrant._labels import class_columns, warn_of_other_order
-from calibrant._settings import check_whole, shown
+from calibrant.base.device import resolve_device
+from calibrant.base.fitted import unfitted
+from calibrant.base.labels import class_columns, warn_of_other_order
+from calibrant.base.settings import check_whole, shown
 from calibrant.bilevel import Callback, History
 from calibrant.bilevel.callbacks.base import as_callbacks
 from calibrant.data.splits.exact_copies import joined

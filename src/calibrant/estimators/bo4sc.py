@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.random import RandomState
 
-from calibrant._settings import shown
+from calibrant.base.settings import shown
 from calibrant.bilevel import History
 from calibrant.estimators.base import NetworkClassifier
 from calibrant.estimators.reading import ArraySamples

@@ -15,9 +15,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import check_is_fitted, column_or_1d, has_fit_parameter
 
-from calibrant._fitted import unfitted
-from calibrant._labels import warn_of_other_order
-from calibrant._warnings import warn
+from calibrant.base.fitted import unfitted
+from calibrant.base.labels import warn_of_other_order
+from calibrant.base.warning import warn
 from calibrant.data.splits.exact_copies import independent_size
 from calibrant.estimators.fold_models import (
     default_trees,

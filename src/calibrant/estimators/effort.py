@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from calibrant._words import duration
+from calibrant.base.words import duration
 from calibrant.data.projection import AXES, SAMPLED
 
 NETWORKS = 10

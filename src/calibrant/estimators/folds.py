@@ -12,8 +12,8 @@ from scipy.sparse import issparse
 from sklearn.model_selection import check_cv
 from sklearn.utils import check_consistent_length, column_or_1d
 
-from calibrant._settings import shown
-from calibrant._warnings import warn
+from calibrant.base.settings import shown
+from calibrant.base.warning import warn
 from calibrant.data.columns.forms import column_names
 from calibrant.data.scaling import fit_scaling
 from calibrant.data.splits.exact_copies import copy_groups, joined
@@ -129,8 +129,8 @@ def near_groups(values: Any, groups: Any, *, seed: int = 0) -> np.ndarray | None
     done = "They are held out together" if near is not None else "The probabilities may be overconfident"
     warn(
         f"{suspicion.share:.0%} of the inspected rows have a near copy among the other rows; {suspicion.expected:.0%} "
-        f"would be expected by chance. {done}. If rows belong to one patient, place or recording, pass groups=; if "
-        "they are separate samples, pass a splitter as cv=."
+        f"would be expected by chance. {done}. If rows belong to one patient, place or recording, say so with groups= "
+        "(--groups on the command line); if they are separate samples, pass a splitter as cv=."
     )
     return near
 

@@ -1,4 +1,4 @@
-"""Saving and loading classifiers, in the format of :mod:`calibrant._files`."""
+"""Saving and loading classifiers, in the format of :mod:`calibrant.base.files`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from sklearn.utils.validation import check_is_fitted
 
-from calibrant._files import Arrays, Format, Tree, pack, unpack
-from calibrant._fitted import fitted_state
+from calibrant.base.files import Arrays, Format, Tree, pack, unpack
+from calibrant.base.fitted import fitted_state
 from calibrant.data import TableEncoder
 from calibrant.data.projection import Projection
 from calibrant.data.scaling import Scaling

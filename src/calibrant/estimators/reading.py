@@ -15,8 +15,8 @@ from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.validation import _check_sample_weight, _check_y, check_consistent_length, validate_data
 from torch import Tensor
 
-from calibrant._settings import shown
-from calibrant._warnings import warn
+from calibrant.base.settings import shown
+from calibrant.base.warning import warn
 from calibrant.data import TableEncoder
 from calibrant.data.columns.forms import check_names, column_names, readable
 from calibrant.data.columns.read import NAMELESS, numbers_rows

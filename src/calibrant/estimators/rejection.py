@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calibrant._settings import shown
+from calibrant.base.settings import shown
 from calibrant.selective import RejectionRule, Window
 
 

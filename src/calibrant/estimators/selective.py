@@ -48,7 +48,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from calibrant._settings import check_choice
+from calibrant.base.settings import check_choice
 from calibrant.estimators.rejection import RejectMixin
 from calibrant.selective import RejectionRule, SetRule, threshold_for_risk
 from calibrant.selective.conformal import Seed, blocks, rule_of_ranked

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from calibrant._version import __version__
-from calibrant._whole import whole_file
+from calibrant.base.atomic_write import whole_file
 
 OPSETS = {"": 17, "ai.onnx.ml": 3}
 """The operator sets that are used; old enough for most runtimes."""

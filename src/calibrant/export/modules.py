@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from calibrant._warnings import warn
-from calibrant._whole import whole_file
+from calibrant.base.atomic_write import whole_file
+from calibrant.base.warning import warn
 from calibrant.data.streams.batch import as_dtype, map_tensors
 from calibrant.data.streams.batch_formats import arguments
 from calibrant.export.graph import require

@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
-from calibrant._settings import check_choice
+from calibrant.base.settings import check_choice
 from calibrant.estimators.base import NetworkClassifier
 from calibrant.export.graph import Graph
 from calibrant.export.members import probabilities, scaled

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformers import TrainerCallback
 
-from calibrant._warnings import warn
+from calibrant.base.warning import warn
 from calibrant.methods.fit.calibrate import calibrate
 
 if TYPE_CHECKING:

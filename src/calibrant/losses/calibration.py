@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from calibrant._settings import check_choice
+from calibrant.base.settings import check_choice
 from calibrant.losses.inputs import (
     batch_inputs,
     correctness,

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from calibrant._classes import log_of_others
+from calibrant.base.classes import log_of_others
 from calibrant.losses.inputs import class_shares, for_each_sample, known_labels, sample_inputs
 
 # No label is ignored. By default torch gives a label of −100 a loss of 0.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from calibrant._classes import sum_of_others
+from calibrant.base.classes import sum_of_others
 from calibrant.losses.inputs import correctness, positive_number, sample_inputs
 
 

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from scipy.special import lambertw
 from torch import Tensor
 
-from calibrant._classes import log_of_others
+from calibrant.base.classes import log_of_others
 from calibrant.losses.classification import cross_entropy, focal
 from calibrant.losses.inputs import for_each_sample, number_below_one, sample_inputs
 

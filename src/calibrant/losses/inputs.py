@@ -14,8 +14,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from calibrant._classes import batch_inputs as filled_batch_inputs
-from calibrant._classes import loss_inputs
+from calibrant.base.classes import batch_inputs as filled_batch_inputs
+from calibrant.base.classes import loss_inputs
 
 
 def sample_inputs(logits: Tensor, targets: Tensor, *, soft: bool = False) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from calibrant._classes import full_precision
+from calibrant.base.classes import full_precision
 from calibrant.losses.inputs import indicators, known_labels, positive_number, sample_inputs
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from calibrant._settings import check_choice
+from calibrant.base.settings import check_choice
 from calibrant.losses.inputs import batch_inputs, class_shares, correctness, positive_number, whole_number
 
 # A bin with a smaller share of the samples counts too little, by at most this share. The cube of this number is still a

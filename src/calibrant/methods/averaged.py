@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from calibrant._settings import check_choice
-from calibrant._warnings import warn
+from calibrant.base.settings import check_choice
+from calibrant.base.warning import warn
 from calibrant.bilevel import Adam, Bilevel, Callback, History, Optimizer, Plain, composed, cosine, one_cycle
 from calibrant.bilevel.gradients.dynamics import State
 from calibrant.bilevel.running.finite import NonFiniteError

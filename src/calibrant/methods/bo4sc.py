@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from calibrant._settings import check_choice, shown
+from calibrant.base.settings import check_choice, shown
 from calibrant.bilevel import (
     CG,
     L2,

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from scipy.optimize import minimize
 from torch import Tensor, nn
 
-from calibrant._settings import check_choice
+from calibrant.base.settings import check_choice
 from calibrant.bilevel import Adam, Bilevel, Callback, Direct, Hypergradient, LogitMap
 from calibrant.bilevel.variables.logits import BehindMap, describe
 from calibrant.data.streams.streams import Augment

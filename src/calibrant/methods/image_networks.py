@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from calibrant._settings import check_choice
+from calibrant.base.settings import check_choice
 from calibrant.bilevel import (
     SGD,
     Adam,

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from calibrant._settings import check_choice
+from calibrant.base.settings import check_choice
 from calibrant.bilevel import (
     L2,
     OUTER_LOSSES,

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from calibrant._settings import check_choice, check_number
+from calibrant.base.settings import check_choice, check_number
 from calibrant.bilevel import L2, Adam, Bilevel, Callback, LabelNoise, OuterVariables, Truncated, cosine
 from calibrant.methods.blend import blended, check_members, check_table
 from calibrant.methods.core.method import Compile, Method, SolveSettings, TrainingGroup, failure, solve_group

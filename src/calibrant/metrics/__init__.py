@@ -4,7 +4,7 @@ Every metric takes `(probs, labels)` or `(confidence=, correct=)` as numpy array
 weights and groups. The docstring of `ece` describes these keywords for all metrics.
 """
 
-from calibrant._inputs import Logits
+from calibrant.base.inputs import Logits
 from calibrant.metrics.binned import ace, ece, mce, overconfidence, underconfidence
 from calibrant.metrics.classwise import classwise_ece
 from calibrant.metrics.comparison import Comparison, compare

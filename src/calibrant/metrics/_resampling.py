@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant._inputs import Logits
-from calibrant._settings import check_number, shown
+from calibrant.base.inputs import Logits
+from calibrant.base.settings import check_number, shown
 from calibrant.metrics.predictions import Predictions, read, without_zero_weights
 
 Metric = Callable[..., Any]

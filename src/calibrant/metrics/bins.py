@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from calibrant._settings import check_choice, shown
+from calibrant.base.settings import check_choice, shown
 
 Scheme = Literal["width", "mass"]
 Norm = Literal["l1", "l2", "max"]

@@ -9,8 +9,8 @@ from typing import Any, Literal, Unpack, overload
 import torch
 from torch import Tensor
 
-from calibrant._inputs import Array, like
-from calibrant._settings import check_choice
+from calibrant.base.inputs import Array, like
+from calibrant.base.settings import check_choice
 from calibrant.metrics.binned import bin_table
 from calibrant.metrics.bins import CHUNK, BinSums, Norm, Scheme, bin_edges, bin_index, calibration_error, histogram
 from calibrant.metrics.predictions import Grouped, InputKeywords, MetricKeywords, Predictions, evaluate, metric, read

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from calibrant._settings import check_choice
+from calibrant.base.settings import check_choice
 from calibrant.metrics._gap_noise import dual_deviation, noise_norms
 from calibrant.metrics._resampling import (
     Metric,

@@ -11,7 +11,7 @@ import torch
 from scipy.stats import norm as normal
 from torch import Tensor
 
-from calibrant._settings import check_choice
+from calibrant.base.settings import check_choice
 from calibrant.metrics._gap_noise import dual_deviation, noise_norms
 from calibrant.metrics._resampling import (
     Metric,

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._settings import check_choice, check_number
+from calibrant.base.settings import check_choice, check_number
 from calibrant.metrics._grid import (
     MIN_BANDWIDTH,
     cosine_coefficients,

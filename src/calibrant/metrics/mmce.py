@@ -6,7 +6,7 @@ from typing import Any, Unpack
 
 import torch
 
-from calibrant._settings import check_number
+from calibrant.base.settings import check_number
 from calibrant.metrics.predictions import Grouped, MetricKeywords, Predictions, evaluate, metric
 
 _SMALLEST_WIDTH = 1 / 600  # exp(1/width) must fit into float64

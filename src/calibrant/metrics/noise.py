@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._inputs import Logits
+from calibrant.base.inputs import Logits
 from calibrant.metrics._resampling import (
     Metric,
     call,

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._inputs import (
+from calibrant.base.inputs import (
     Logits,
     as_tensor,
     check_confidence,
@@ -22,8 +22,8 @@ from calibrant._inputs import (
     top_label,
     two_columns,
 )
-from calibrant._labels import check_labels, class_names, column_names
-from calibrant._settings import check_choice, shown
+from calibrant.base.labels import check_labels, class_names, column_names
+from calibrant.base.settings import check_choice, shown
 
 Binary = Literal["positive", "predicted"]
 _P = ParamSpec("_P")

@@ -10,8 +10,8 @@ import torch
 from sklearn.isotonic import isotonic_regression
 from torch import Tensor
 
-from calibrant._inputs import check_confidence, check_probs, check_weights
-from calibrant._settings import check_choice
+from calibrant.base.inputs import check_confidence, check_probs, check_weights
+from calibrant.base.settings import check_choice
 from calibrant.metrics.bins import Scheme, bin_edges, bin_sums
 from calibrant.metrics.predictions import Grouped, InputKeywords, MetricKeywords, Predictions, evaluate, metric, read
 

@@ -10,7 +10,7 @@ import torch
 from scipy.optimize import brentq
 from torch import Tensor
 
-from calibrant._settings import check_number
+from calibrant.base.settings import check_number
 from calibrant.metrics._grid import MIN_BANDWIDTH, cosine_coefficients, integrate_abs, place, smooth
 from calibrant.metrics.predictions import Grouped, MetricKeywords, Predictions, evaluate, metric
 

@@ -7,7 +7,7 @@ from typing import Any, Self, Unpack
 import torch
 from torch import Tensor
 
-from calibrant._settings import shown
+from calibrant.base.settings import shown
 from calibrant.metrics.bins import BinSums, Norm, bin_edges, bin_sums, calibration_error, check_bins
 from calibrant.metrics.classwise import width_sums
 from calibrant.metrics.predictions import InputKeywords, Predictions, read

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant._inputs import as_tensor, check_probs
+from calibrant.base.inputs import as_tensor, check_probs
 from calibrant.metrics.binned import ece
 
 

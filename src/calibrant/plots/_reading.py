@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from calibrant._inputs import as_tensor
-from calibrant._labels import class_columns, class_names
+from calibrant.base.inputs import as_tensor
+from calibrant.base.labels import class_columns, class_names
 
 
 def from_fitted(estimator: Any, X: Any, y: Any) -> tuple[Any, np.ndarray]:

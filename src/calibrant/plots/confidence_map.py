@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from calibrant._inputs import check_probs
-from calibrant._labels import class_names
+from calibrant.base.inputs import check_probs
+from calibrant.base.labels import class_names
 from calibrant.plots import style
 from calibrant.plots._reading import finite_array, predict_proba_of
 

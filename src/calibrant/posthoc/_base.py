@@ -10,9 +10,9 @@ from scipy.special import log_softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from calibrant._inputs import Logits, check_logits, check_probs, check_weights, like, two_columns
-from calibrant._labels import check_labels, column_names, encode_names
-from calibrant._words import listed
+from calibrant.base.inputs import Logits, check_logits, check_probs, check_weights, like, two_columns
+from calibrant.base.labels import check_labels, column_names, encode_names
+from calibrant.base.words import listed
 
 Floats = np.ndarray
 

@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 from scipy.special import log_softmax
 from sklearn.exceptions import ConvergenceWarning
 
-from calibrant._warnings import warn
+from calibrant.base.warning import warn
 from calibrant.posthoc._base import Floats
 
 # Largest entry of the gradient of the mean loss, for columns of unit mean square, at convergence.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from calibrant._classes import logsumexp_of_others
+from calibrant.base.classes import logsumexp_of_others
 from calibrant.posthoc._base import Floats
 
 

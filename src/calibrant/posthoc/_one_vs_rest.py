@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 from scipy.special import expit
 from sklearn.exceptions import ConvergenceWarning
 
-from calibrant._warnings import warn
+from calibrant.base.warning import warn
 from calibrant.posthoc._base import Calibrator, Floats, normalise
 from calibrant.posthoc._odds import log_odds
 

@@ -7,7 +7,7 @@ from numbers import Real
 import numpy as np
 from scipy.special import betaln, expit, softmax
 
-from calibrant._settings import shown
+from calibrant.base.settings import shown
 from calibrant.posthoc._base import Floats
 from calibrant.posthoc._one_vs_rest import Map, OneVsRest, fit_platt, platt_scores
 

@@ -1,4 +1,4 @@
-"""Saving and loading calibrators, in the format of :mod:`calibrant._files`."""
+"""Saving and loading calibrators, in the format of :mod:`calibrant.base.files`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 from sklearn.utils.validation import check_is_fitted
 
-from calibrant._files import Arrays, Format, pack, unpack
-from calibrant._fitted import fitted_state
+from calibrant.base.files import Arrays, Format, pack, unpack
+from calibrant.base.fitted import fitted_state
 from calibrant.posthoc._base import Calibrator
 from calibrant.posthoc.auto import Auto
 from calibrant.posthoc.registry import CALIBRATORS

@@ -10,8 +10,8 @@ from scipy.optimize import nnls
 from scipy.special import comb, expit
 from sklearn.exceptions import ConvergenceWarning
 
-from calibrant._settings import shown
-from calibrant._warnings import warn
+from calibrant.base.settings import shown
+from calibrant.base.warning import warn
 from calibrant.posthoc._base import Floats
 from calibrant.posthoc._one_vs_rest import Map, OneVsRest
 

@@ -10,7 +10,7 @@ from scipy.optimize import brentq, minimize, minimize_scalar
 from scipy.special import log_softmax, softmax
 from sklearn.exceptions import ConvergenceWarning
 
-from calibrant._warnings import warn
+from calibrant.base.warning import warn
 from calibrant.posthoc._base import Calibrator, Floats
 from calibrant.posthoc._odds import log_complement
 

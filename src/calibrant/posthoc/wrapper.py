@@ -9,9 +9,9 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
-from calibrant._inputs import check_probs
-from calibrant._labels import class_columns
-from calibrant._settings import check_choice
+from calibrant.base.inputs import check_probs
+from calibrant.base.labels import class_columns
+from calibrant.base.settings import check_choice
 from calibrant.posthoc._base import Calibrator
 from calibrant.posthoc.temperature import Temperature
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from calibrant._whole import write_text_whole
+from calibrant.base.atomic_write import write_text_whole
 from calibrant.metrics import Estimate
 from calibrant.report.figures import Picture, take_picture
 from calibrant.report.numbers import MISSING, format_number

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from calibrant._whole import whole_file
+from calibrant.base.atomic_write import whole_file
 from calibrant.plots import save_figure
 
 INLINE_LIMIT = 3_000_000  # characters; a larger drawing would make the page slow and is shown as PNG

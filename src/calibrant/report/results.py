@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from calibrant._version import __version__
-from calibrant._whole import write_text_whole
+from calibrant.base.atomic_write import write_text_whole
 
 Record = dict[str, Any]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant._inputs import check_confidence
+from calibrant.base.inputs import check_confidence
 from calibrant.selective.rule import Window
 
 

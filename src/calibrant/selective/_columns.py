@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from calibrant._inputs import Logits, as_tensor
-from calibrant._labels import column_names
-from calibrant._words import listed
+from calibrant.base.inputs import Logits, as_tensor
+from calibrant.base.labels import column_names
+from calibrant.base.words import listed
 
 
 def check_columns(probs: Any, n_classes: int, columns: Sequence[Any] | None = None) -> Any:

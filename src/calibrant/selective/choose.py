@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import binom
 
-from calibrant._settings import check_fraction
+from calibrant.base.settings import check_fraction
 from calibrant.selective._arrays import accepted_counts, as_pair, on_sample
 from calibrant.selective.rule import RejectionRule, Window
 

@@ -33,9 +33,9 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.stats import binom
 
-from calibrant._inputs import check_probs
-from calibrant._labels import check_labels, column_names
-from calibrant._settings import check_fraction
+from calibrant.base.inputs import check_probs
+from calibrant.base.labels import check_labels, column_names
+from calibrant.base.settings import check_fraction
 from calibrant.selective._columns import check_columns, columns_by_class
 from calibrant.selective._json import read_rule
 from calibrant.selective.set_scores import (

@@ -30,9 +30,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from calibrant._inputs import check_probs
-from calibrant._labels import check_labels, class_names, column_names
-from calibrant._settings import check_fraction
+from calibrant.base.inputs import check_probs
+from calibrant.base.labels import check_labels, class_names, column_names
+from calibrant.base.settings import check_fraction
 from calibrant.selective._columns import check_columns, columns_by_class
 from calibrant.selective._json import read_rule
 from calibrant.selective.conformal import (

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant._settings import check_fraction
+from calibrant.base.settings import check_fraction
 from calibrant.selective._arrays import accepted_counts, as_pair
 
 

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
-from calibrant._inputs import check_probs
+from calibrant.base.inputs import check_probs
 
 
 class Ranked(NamedTuple):

@@ -28,7 +28,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant._settings import check_fraction
+from calibrant.base.settings import check_fraction
 from calibrant.selective._arrays import as_pair
 from calibrant.selective.band import mass_upper_bounds
 from calibrant.selective.rule import RejectionRule, Window

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from calibrant._words import count
+from calibrant.base.words import count
 from calibrant.data.columns import Columns, days
 from calibrant.tables.reading import dates_of, time_text
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from calibrant._words import listed
+from calibrant.base.words import listed
 from calibrant.data.columns import Columns, is_numeric, missing_count, numbers, texts
 from calibrant.data.columns.encoder import TableEncoder
 from calibrant.data.columns.encoding import Categorical, Dropped, Numeric

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from calibrant._words import count, listed
+from calibrant.base.words import count, listed
 from calibrant.data.columns.parquet import need_pandas
 from calibrant.data.splits.exact_copies import copy_groups, joined
 from calibrant.estimators.reading import hold_out

@@ -12,8 +12,8 @@ from typing import Any, TextIO
 
 import numpy as np
 
-from calibrant._settings import check_fraction
-from calibrant._words import listed
+from calibrant.base.settings import check_fraction
+from calibrant.base.words import listed
 from calibrant.data.columns import Columns, each, is_missing
 from calibrant.data.columns.labels import as_labels
 from calibrant.data.columns.read import read_chunks

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant._words import count, listed
+from calibrant.base.words import count, listed
 from calibrant.data.columns import Columns, days, each, is_missing, is_numeric, numbers, set_of, texts
 from calibrant.data.columns.column_format import ColumnFormat, Notation
 from calibrant.data.columns.labels import as_labels

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from calibrant._whole import write_text_whole
-from calibrant._words import count, duration, listed
+from calibrant.base.atomic_write import write_text_whole
+from calibrant.base.words import count, duration, listed
 from calibrant.report import versions
 from calibrant.report.evaluation import Evaluation, evaluate
 from calibrant.tables.describing import TableDescription

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from calibrant._locks import try_lock
-from calibrant._settings import check_number
-from calibrant._whole import usable_folder
-from calibrant._words import count, listed
+from calibrant.base.atomic_write import usable_folder
+from calibrant.base.locks import try_lock
+from calibrant.base.settings import check_number
+from calibrant.base.words import count, listed
 from calibrant.bilevel import NonFiniteError
 from calibrant.data.columns.column_format import formats_to_json
 from calibrant.report.builder import need_jinja

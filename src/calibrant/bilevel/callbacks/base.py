@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant._settings import shown
+from calibrant.base.settings import shown
 from calibrant.bilevel.running.checkpoints import save_run
 from calibrant.bilevel.running.run import Run
 

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, fx
 from torch.utils import _pytree as pytree
 
-from calibrant._warnings import warn
+from calibrant.base.warning import warn
 from calibrant.bilevel.gradients.dynamics import Dynamics
 from calibrant.bilevel.gradients.hypergradients import HypergradientInput, HypergradientResult
 from calibrant.bilevel.optimizers import SGD, Adam, Linearization, Moments, Optimizer

@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from calibrant._classes import one_hot
+from calibrant.base.classes import one_hot
 
 
 class ValueForm(NamedTuple):

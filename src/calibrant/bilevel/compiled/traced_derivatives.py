@@ -18,7 +18,7 @@ from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
-from calibrant._warnings import warn
+from calibrant.base.warning import warn
 from calibrant.bilevel.compiled import recorder as graph_functions
 from calibrant.bilevel.compiled import simplify as passes
 from calibrant.bilevel.compiled.cuda_graphs import Captured, recordable

@@ -41,8 +41,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from calibrant._settings import check_choice
-from calibrant._warnings import warn
+from calibrant.base.settings import check_choice
+from calibrant.base.warning import warn
 from calibrant.bilevel.gradients.dynamics import Cotangent, Draws, Dynamics, State, Tape, graphs_fit
 from calibrant.bilevel.gradients.head import FeatureMemory, HeadDerivatives
 from calibrant.bilevel.gradients.loss_derivatives import FullGradient, LossDerivatives

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from calibrant._settings import check_number, check_whole
-from calibrant._warnings import warn
+from calibrant.base.settings import check_number, check_whole
+from calibrant.base.warning import warn
 from calibrant.bilevel.gradients.dynamics import State
 from calibrant.bilevel.gradients.hypergradients import (
     Hypergradient,

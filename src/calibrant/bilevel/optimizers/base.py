@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor
 
-from calibrant._settings import check_choice, check_number
+from calibrant.base.settings import check_choice, check_number
 
 Moments = tuple[Tensor, ...]
 LearningRate = float | Tensor | Callable[[int], float | Tensor]

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from calibrant._settings import check_choice
+from calibrant.base.settings import check_choice
 from calibrant.bilevel.gradients.head import SplitLosses
 from calibrant.bilevel.gradients.loss_derivatives import Watch, seeded
 from calibrant.bilevel.problem import checks

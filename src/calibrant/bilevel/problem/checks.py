@@ -16,7 +16,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from calibrant._warnings import warn
+from calibrant.base.warning import warn
 from calibrant.bilevel.gradients.loss_derivatives import seeded
 from calibrant.bilevel.variables import OuterVariable
 from calibrant.data.streams.batch import Tensors

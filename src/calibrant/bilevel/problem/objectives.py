@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calibrant._classes import full_precision
-from calibrant._settings import check_choice
+from calibrant.base.classes import full_precision
+from calibrant.base.settings import check_choice
 from calibrant.bilevel.variables import OuterVariable, add_prior
 from calibrant.bilevel.variables.base import one_number
 from calibrant.data.streams.batch import Batch

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from calibrant._words import count, duration
+from calibrant.base.words import count, duration
 from calibrant.bilevel.problem.bilevel import Bilevel
 from calibrant.bilevel.problem.population import Population
 from calibrant.bilevel.variables import OuterVariable

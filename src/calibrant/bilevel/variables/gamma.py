@@ -15,8 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from calibrant._classes import log_of_others, one_hot
-from calibrant._settings import check_choice
+from calibrant.base.classes import log_of_others, one_hot
+from calibrant.base.settings import check_choice
 from calibrant.bilevel.gradients.loss_derivatives import constant
 from calibrant.bilevel.variables.base import OuterVariable
 from calibrant.data.streams.batch import Batch, Tensors

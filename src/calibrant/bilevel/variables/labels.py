@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from calibrant._classes import logsumexp_of_others, one_hot
-from calibrant._settings import check_choice
+from calibrant.base.classes import logsumexp_of_others, one_hot
+from calibrant.base.settings import check_choice
 from calibrant.bilevel.variables.base import OuterVariable, of_batch
 from calibrant.data.streams.batch import Batch, Tensors
 

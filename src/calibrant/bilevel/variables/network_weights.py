@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from calibrant._settings import check_choice
+from calibrant.base.settings import check_choice
 from calibrant.bilevel.variables.base import OuterVariable
 from calibrant.data.streams.batch import Tensors
 from calibrant.models.functional.functional_module import FunctionalModule

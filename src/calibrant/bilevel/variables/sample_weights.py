@@ -9,8 +9,8 @@ import torch
 from sklearn.neighbors import NearestNeighbors
 from torch import Tensor, nn
 
-from calibrant._classes import one_hot
-from calibrant._settings import check_choice
+from calibrant.base.classes import one_hot
+from calibrant.base.settings import check_choice
 from calibrant.bilevel.variables.base import ONE_LOSS_PER_SAMPLE, OuterVariable, of_batch
 from calibrant.data.scaling import standardisation
 from calibrant.data.streams.batch import Batch, Tensors

@@ -13,9 +13,9 @@ from scipy import sparse
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 
-from calibrant._files import Arrays
-from calibrant._settings import check_choice
-from calibrant._warnings import warn
+from calibrant.base.files import Arrays
+from calibrant.base.settings import check_choice
+from calibrant.base.warning import warn
 from calibrant.data.columns.encoder_files import from_json, read_encoder, to_json, write_encoder
 from calibrant.data.columns.encoding import (
     Categorical,

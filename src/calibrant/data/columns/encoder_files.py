@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant._files import Arrays, Format
+from calibrant.base.files import Arrays, Format
 from calibrant.data.columns.encoding import Categorical, Dropped, Encoding, Numeric
 from calibrant.data.free_text import FreeText
 

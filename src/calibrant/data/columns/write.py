@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
-from calibrant._whole import whole_file
+from calibrant.base.atomic_write import whole_file
 from calibrant.data.columns.parquet import Put, need_pandas, parquet_writer
 
 DIGITS = "%.9g"

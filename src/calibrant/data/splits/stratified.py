@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant._settings import shown
+from calibrant.base.settings import shown
 
 
 def train_val_test(

@@ -23,7 +23,7 @@ from torch.utils.data import (
     default_collate,
 )
 
-from calibrant._labels import check_labels
+from calibrant.base.labels import check_labels
 from calibrant.data.streams.batch import Batch, Tensors, as_dtype, map_tensors
 from calibrant.data.streams.batch_formats import by_name, check_batch, takes_mapping, unpack
 from calibrant.data.streams.streams import Stream, mix

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._inputs import as_rectangular, shareable
+from calibrant.base.inputs import as_rectangular, shareable
 from calibrant.data.streams.batch import Batch, Recent, Tensors, as_dtype, map_tensors, tensors_of
 
 Augment = Callable[[Any, torch.Generator], Any]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from calibrant._words import listed
+from calibrant.base.words import listed
 from calibrant.data.vision.images import Images, channel_statistics
 
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".gif", ".tif", ".tiff", ".webp")

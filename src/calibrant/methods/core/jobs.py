@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from calibrant._jobs import map_jobs
+from calibrant.base.parallel import map_jobs
 from calibrant.bilevel import Callback, NonFiniteError
 from calibrant.methods.core.method import Method
 from calibrant.methods.core.results import Failed, Fitted

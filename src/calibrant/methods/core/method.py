@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from calibrant._jobs import map_jobs
+from calibrant.base.parallel import map_jobs
 from calibrant.bilevel import (
     Bilevel,
     Callback,

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from calibrant._inputs import shareable
+from calibrant.base.inputs import shareable
 from calibrant.bilevel import L2, LabelNoise, LabelSmoothing, OuterVariables, SampleWeights, Solution, WeightNetwork
 from calibrant.data.streams.batch import Batch, map_tensors
 from calibrant.data.streams.loaders import LoaderStream

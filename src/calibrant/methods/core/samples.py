@@ -12,8 +12,8 @@ from scipy.sparse import csr_array, vstack
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from calibrant._inputs import shareable
-from calibrant._labels import check_labels
+from calibrant.base.inputs import shareable
+from calibrant.base.labels import check_labels
 from calibrant.data.streams.batch import as_dtype, map_tensors, tensors_of
 from calibrant.data.streams.batch_formats import arguments
 from calibrant.data.streams.loaders import LoaderStream

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calibrant._warnings import warn
+from calibrant.base.warning import warn
 from calibrant.data.streams.batch import tensors_of
 from calibrant.methods.core.samples import Samples
 from calibrant.models.functional.global_state import generators_restored

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointError
 
-from calibrant._device import resolve_device
-from calibrant._settings import shown
+from calibrant.base.device import resolve_device
+from calibrant.base.settings import shown
 from calibrant.bilevel import Callback, NonFiniteError
 from calibrant.bilevel.callbacks.base import as_callbacks
 from calibrant.bilevel.running.solver import check_one_process

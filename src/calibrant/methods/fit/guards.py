@@ -18,7 +18,7 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from calibrant import metrics
-from calibrant._warnings import warn
+from calibrant.base.warning import warn
 from calibrant.bilevel import Bilevel, Callback, ProgressBar
 from calibrant.bilevel.running.checkpoints import load_run, save_run
 from calibrant.bilevel.running.run import Run

@@ -1,7 +1,7 @@
 """The result of :func:`calibrant.fit`: a calibrated classifier built from your own networks, saved and loaded.
 
-Saving and loading of your own trained networks, in the format of :mod:`calibrant._files`. The class of the network is
-not in the file. To load a file, pass a network of that class; loading executes no code from the file.
+Saving and loading of your own trained networks, in the format of :mod:`calibrant.base.files`. The class of the network
+is not in the file. To load a file, pass a network of that class; loading executes no code from the file.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, RandomSampler
 
-from calibrant._files import Arrays, Format, pack, unpack
-from calibrant._inputs import shareable
-from calibrant._warnings import warn
+from calibrant.base.files import Arrays, Format, pack, unpack
+from calibrant.base.inputs import shareable
+from calibrant.base.warning import warn
 from calibrant.bilevel import LogitMap, Solution
 from calibrant.data.streams.batch import as_dtype, map_tensors, tensors_of
 from calibrant.data.streams.batch_formats import LABELS, arguments, named, selected, takes_mapping

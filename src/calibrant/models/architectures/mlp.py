@@ -23,7 +23,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from calibrant._settings import check_choice
+from calibrant.base.settings import check_choice
 from calibrant.models.functional.global_state import seeded_start
 
 Embedding = Literal["piecewise", "periodic"]

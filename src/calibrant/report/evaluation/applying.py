@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from calibrant._whole import whole_file
+from calibrant.base.atomic_write import whole_file
 from calibrant.posthoc import Calibrator
 from calibrant.report.evaluation.files import PredictionFile, prefixed_columns
 

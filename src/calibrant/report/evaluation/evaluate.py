@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from calibrant._inputs import check_weights
-from calibrant._labels import class_names, warn_of_other_order
-from calibrant._settings import shown
+from calibrant.base.inputs import check_weights
+from calibrant.base.labels import class_names, warn_of_other_order
+from calibrant.base.settings import shown
 from calibrant.report.evaluation.mistakes import check_numbers, check_rows
 from calibrant.report.evaluation.numbers import measure_model, paired_differences
 from calibrant.report.evaluation.reading import Sample, columns_by_name, read_matrix, read_pairs

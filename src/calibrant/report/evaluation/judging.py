@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from calibrant._inputs import Logits, two_columns
-from calibrant._words import listed
+from calibrant.base.inputs import Logits, two_columns
+from calibrant.base.words import listed
 from calibrant.posthoc import Calibrator, confidence_calibrator, make_calibrator
 from calibrant.report.evaluation.evaluate import evaluate
 from calibrant.report.evaluation.files import PredictionFile

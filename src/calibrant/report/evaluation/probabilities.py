@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from calibrant._inputs import are_probs
-from calibrant._warnings import warn
+from calibrant.base.inputs import are_probs
+from calibrant.base.warning import warn
 from calibrant.report.evaluation.arrays import first_row
 
 # A row sum this close to 1 needs no correction.

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from calibrant._inputs import Logits, check_confidence, check_logits, check_probs, two_columns
-from calibrant._labels import class_names, classes_of_columns, one_dimension_hint
-from calibrant._warnings import warn
+from calibrant.base.inputs import Logits, check_confidence, check_logits, check_probs, two_columns
+from calibrant.base.labels import class_names, classes_of_columns, one_dimension_hint
+from calibrant.base.warning import warn
 
 FEWEST = 2
 # Whole numbers up to here are exact in float64.

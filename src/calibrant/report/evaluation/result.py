@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from calibrant._whole import write_text_whole
+from calibrant.base.atomic_write import write_text_whole
 from calibrant.report.evaluation.mistakes import worst_mistakes
 from calibrant.report.evaluation.numbers import Measure, ModelNumbers
 from calibrant.report.evaluation.reading import Sample

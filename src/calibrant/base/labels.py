@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._inputs import Logits, as_rectangular, as_tensor, dtype_name
-from calibrant._warnings import warn
-from calibrant._words import listed
+from calibrant.base.inputs import Logits, as_rectangular, as_tensor, dtype_name
+from calibrant.base.warning import warn
+from calibrant.base.words import listed
 
 
 def check_labels(

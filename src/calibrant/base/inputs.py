@@ -1,4 +1,4 @@
-"""Validate predictions: probabilities, logits, confidences and weights; :mod:`calibrant._labels` has labels.
+"""Validate predictions: probabilities, logits, confidences and weights; :mod:`calibrant.base.labels` has labels.
 
 The inputs are numpy arrays, torch tensors on any device, or plain sequences. The outputs are detached torch tensors on
 the device of the input. float32 and float64 are kept; float16 and bfloat16 become float32, which is exact. Invalid
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from calibrant._warnings import warn
+from calibrant.base.warning import warn
 
 Array: TypeAlias = np.ndarray | Tensor | Sequence[Any]
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, deserialize
 
-from calibrant._whole import whole_file
+from calibrant.base.atomic_write import whole_file
 
 _TEXT, _SUM = "calibrant", "sha256"
 _NUMPY = {

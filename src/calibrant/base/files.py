@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError
 
-from calibrant._container import check, read_arrays, read_bytes, read_content, write_container
 from calibrant._version import __version__
+from calibrant.base.container import check, read_arrays, read_bytes, read_content, write_container
 
 NAME, VERSION = "calibrant", 5
 """The format name and version in the header of every file. Only files of this version are read."""

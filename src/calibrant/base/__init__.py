@@ -1,0 +1,1 @@
+"""The base of all rooms: files, labels, inputs, settings, words and devices. It imports no room."""
