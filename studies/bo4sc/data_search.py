@@ -18,6 +18,7 @@ A split deals the 2,000 samples at random into 700, 300 and 1,000; both widths o
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -191,15 +192,16 @@ def _record(family: str, generator: Generator, bayes: Sequence[float], stage: st
     return known | {"bayes": [round(float(value), 4) for value in bayes]}
 
 
-def main(out: str | Path = "results/bo4sc-data.json") -> None:
+def main(arguments: Sequence[str]) -> None:
     """Search, and write the record."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--out", type=Path, default=Path("results/bo4sc-data.json"), help="where to write the record")
+    options = parser.parse_args(arguments)
     start = time.process_time()
     records = [*search_blobs(), *search_spirals()]
     config = {"experiment": "bo4sc-data", "epochs": EPOCHS, "splits": [SPLITS, MORE_SPLITS], **made()}
-    write_results(Path(out), config | {"cpu_seconds": round(time.process_time() - start)}, records)
+    write_results(options.out, config | {"cpu_seconds": round(time.process_time() - start)}, records)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--out", default="results/bo4sc-data.json", help="where to write the record")
-    main(parser.parse_args().out)
+    main(sys.argv[1:])

@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -88,8 +89,11 @@ def check(raw: bytes) -> None:
 def read_arrays(raw: bytes, *, tensors: bool = False) -> dict[str, Any]:
     """The arrays of a container by name, as numpy arrays or torch tensors."""
     reader = import_module("safetensors.torch" if tensors else "safetensors.numpy")
+    # Without this, an empty tensor would get the default device.
+    device = import_module("torch").device("cpu") if tensors else nullcontext()
     try:
-        return dict(reader.load(raw))
+        with device:
+            return dict(reader.load(raw))
     except KeyError as error:
         raise SafetensorError(f"its arrays of type {error} are not read here") from None
 
