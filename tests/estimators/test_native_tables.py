@@ -110,6 +110,12 @@ def test_text_where_training_had_numbers_is_explained():
         fitted.predict([["red", 1.0]])
 
 
+@pytest.mark.parametrize("kind", [list, pd.Series])
+def test_text_that_is_no_table_is_explained(kind):
+    with pytest.raises(ValueError, match=r"X must be a table, but it is text .*column of a data frame\."):
+        clone(QUICK_ONE).fit(kind(["a sentence", "another one"] * 20), [0, 1] * 20)
+
+
 @light
 def test_rows_of_text_need_no_frame(quick):
     rows = [["red", 1], ["blue", 2], ["red", 3], ["blue", None]] * 10

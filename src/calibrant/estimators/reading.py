@@ -152,12 +152,11 @@ def _numbers(estimator: Any, X: Any, *y: Any, reset: bool) -> Any:
     except ValueError as error:
         if "Complex data not supported" in str(error):  # scikit-learn's message holds the whole table
             raise ValueError("Complex data not supported: give real and imaginary parts as separate columns.") from None
-        if reset or "could not convert string to float" not in str(error):
+        if "could not convert string to float" not in str(error):
             raise
-        raise ValueError(
-            f"All columns of the training table were numeric, but X holds text ({error}). Write the values as numbers, "
-            "or leave them empty (missing)."
-        ) from error
+        problem = "X must be a table, but it is" if reset else "All training columns were numeric, but X holds"
+        advice = "Give text as a column of a data frame" if reset else "Write values as numbers, or leave them empty"
+        raise ValueError(f"{problem} text ({error}). {advice}.") from error
 
 
 def needs_encoder(X: Any) -> bool:
