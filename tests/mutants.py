@@ -3,7 +3,7 @@
 A random sample of changes is made in a copy of each room, one at a time: a comparison, an operator, a number or a truth
 value is another one, a branch is never taken, a mean is a sum. The tests of the room then run until one fails. The
 command prints each change that all tests passed, and the share that they noticed. Some of the changes left have no
-effect, so the share is at most a lower bound.
+effect, so the true share is higher.
 """
 
 from __future__ import annotations
