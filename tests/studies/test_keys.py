@@ -1,5 +1,6 @@
 """Keys of runs: when two are equal, and when a stored run is up to date."""
 
+import importlib
 import re
 from functools import cache
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from calibrant.report import read_results
-from studies.common.contents import KINDS
+from studies.common.commands import COMMANDS
 from studies.common.keys import make_key, name_of
 from studies.guarantees import study as guarantees
 from studies.hostile import study as hostile
@@ -52,6 +53,12 @@ def test_a_stored_run_matches_by_version_and_settings():
     assert not key.matches({"code": "2", "config": "other"})
 
 
+def axes_of(experiment):
+    """The fields that identify the runs of an experiment."""
+    command = next(command for command in COMMANDS.values() if command.experiment == experiment)
+    return getattr(importlib.import_module(command.module), command.study).axes
+
+
 RESULTS = Path(__file__).parents[2] / "results"
 
 
@@ -70,7 +77,7 @@ def test_committed_runs_are_not_run_again(file, expected):
         pytest.skip("no results beside the tests")
     results = read_results(path)
     records = [record for record in results.records if "version 0" not in record["code"]]
-    fields = KINDS[results.config["experiment"]].identity
+    fields = axes_of(results.config["experiment"])
     lines = [record | {"key": {n: record[n] for n in fields if n in record}, "data": ""} for record in records]
     keys = [(expected(line), line) for line in lines]
     known = [(key, line) for key, line in keys if key is not None]
