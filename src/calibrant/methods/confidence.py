@@ -21,13 +21,13 @@ from scipy.optimize import minimize
 from torch import Tensor, nn
 
 from calibrant.base.settings import check_choice
-from calibrant.bilevel import Callback, Direct, Hypergradient, LogitMap
+from calibrant.bilevel import Direct, Hypergradient, LogitMap
 from calibrant.bilevel.problem.objectives import UserLoss
 from calibrant.bilevel.variables.logits import BehindMap, describe
 from calibrant.data.streams.streams import Augment
 from calibrant.data.vision import Distort
 from calibrant.losses.classification import brier, cross_entropy
-from calibrant.methods.core.method import Compile, Method, TrainedNetwork
+from calibrant.methods.core.method import AfterTraining, Method, TrainedNetwork
 from calibrant.methods.core.results import Fitted, held_out_logits
 from calibrant.methods.core.samples import Samples
 from calibrant.methods.core.task import Task
@@ -176,7 +176,7 @@ class _Penalised:
 
 
 @dataclass(frozen=True)
-class WithConfidenceMap(Method):
+class WithConfidenceMap(AfterTraining):
     """Train with ``base``, which can be any method, then choose a confidence map on the validation part.
 
     :func:`choose_map` compares the map with a temperature. ``extras["confidence"]`` tells its choice.
@@ -186,23 +186,11 @@ class WithConfidenceMap(Method):
     hidden: int = HIDDEN
     """The width of the map's hidden layer; 0 always gives a temperature."""
 
-    def rows_at_once(self, task: Task) -> int:
-        return self.base.rows_at_once(task)
+    def need_val(self, task: Task) -> Samples:
+        return task.need_val("A confidence map")
 
-    @classmethod
-    def fit_group(
-        cls,
-        methods: Sequence[WithConfidenceMap],
-        tasks: Sequence[Task],
-        callbacks: Sequence[Callback] = (),
-        compile: Compile = "auto",
-    ) -> list[Fitted]:
-        parts = [task.need_val("A confidence map") for task in tasks]
-        trained = methods[0].base.fit_group([m.base for m in methods], tasks, callbacks, compile)
-        return [
-            model if model.failure else mapped(model, part, method.hidden)
-            for method, model, part in zip(methods, trained, parts, strict=True)
-        ]
+    def calibrate(self, model: Fitted, task: Task) -> Fitted:
+        return model if model.failure else mapped(model, self.need_val(task), self.hidden)
 
 
 def mapped(model: Fitted, part: Samples, hidden: int = HIDDEN) -> Mapped:

@@ -150,11 +150,6 @@ def bare(task: Task) -> bool:
     return plain and task.model is None and task.train.prepare is None
 
 
-def pooled_part(task: Task) -> Samples:
-    """The training and validation parts, pooled."""
-    return task.train if task.val is None else task.train + task.val
-
-
 def wide_axes(inputs: Tensor) -> Tensor | None:
     """Principal axes of wide rows, (d, r); None for rows that are not wide.
 
