@@ -189,7 +189,7 @@ class Synchronises(nn.Linear):
     """A layer that waits for the GPU in a way that torch does not report; recording it fails."""
 
     def forward(self, x):
-        torch.cuda.current_stream().synchronize()
+        torch.cuda.synchronize()
         return super().forward(x)
 
 
@@ -201,7 +201,7 @@ class Counts(nn.Linear):
     def forward(self, x):
         if self.training:
             self.calls += 1
-        return super().forward(x) * (1 + 0.01 * self.calls)
+        return super().forward(x) * (1.0 if self.calls < 30 else 0.5)
 
 
 class Half(nn.Linear):
