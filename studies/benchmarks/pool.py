@@ -24,8 +24,8 @@ from sklearn.preprocessing import StandardScaler
 from threadpoolctl import threadpool_limits
 
 from calibrant import SelfCalibratedClassifier
+from calibrant.methods.blend import KINDS
 from calibrant.metrics import nll
-from calibrant.pool.boosted_trees import StoredBoosted
 from studies.benchmarks.harness import Record, record
 from studies.benchmarks.peak_memory import peak, resident
 from studies.hostile.cases import CASES
@@ -97,7 +97,7 @@ def _evaluated(leaves: int) -> Record:
     """Compare the processor time of stored trees with that of scikit-learn's, on one thread."""
     X, y = make_classification(2 * EVALUATED, 20, n_informative=10, random_state=0)
     model = HistGradientBoostingClassifier(max_iter=TREES, max_leaf_nodes=leaves, early_stopping=False).fit(X, y)
-    forest = StoredBoosted.of(model, TREES, np.zeros(2), [1])
+    forest = KINDS["trees"].model.of(model, TREES, np.zeros(2), [1])
     rows = X[:EVALUATED] + 0.01
     seconds = {}
     for name, evaluate in (("own", forest.scores), ("scikit_learn", model.decision_function)):
