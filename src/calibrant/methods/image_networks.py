@@ -233,7 +233,7 @@ class NetworkTraining(Method):
             steps=[steps] * len(group.problems),
             callbacks=self.recipe.callbacks(steps, group.tasks[0], hypergradient.steps, self.keeps_outer),
             history=History(),
-            compile="inductor" if problem.start.is_cuda and not self.recipe.eager else None,
+            compile="inductor" if problem.start.is_cuda and not self.recipe.eager else "graphs",
         )
 
     def learned(self, outcome: TrainedNetwork) -> dict[str, Any]:
