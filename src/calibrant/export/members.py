@@ -11,14 +11,7 @@ from calibrant.data.scaling import Scaling
 from calibrant.export.graph import Graph
 from calibrant.methods import Mixture
 from calibrant.methods.blend import Blend
-<<<<<<< HEAD
 from calibrant.models.architectures.mlp import EmbeddingLayer, PiecewiseLinear
-from calibrant.pool.boosted_trees import StoredBoosted
-from calibrant.pool.extra_trees import StoredExtra, rounded_down
-from calibrant.pool.linear_member import Line
-=======
-from calibrant.models.architectures.mlp import EmbeddingLayer, Periodic, PiecewiseLinear
->>>>>>> main
 from calibrant.pool.pool import FLOOR
 
 
