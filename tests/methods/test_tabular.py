@@ -161,7 +161,7 @@ def test_a_kind_that_broke_down_is_left_out() -> None:
 
 
 def test_unknown_embeddings_are_an_error() -> None:
-    with pytest.raises(ValueError, match="embedding must be 'piecewise', 'periodic', 'linear' or None"):
+    with pytest.raises(ValueError, match="embedding must be 'piecewise', 'linear' or None"):
         SelfCalibrated(embedding="fourier")
 
 

@@ -290,7 +290,7 @@ class SelfCalibrated(Method):
     batch_size : int, optional
         Rows per step. None: all rows if there are at most 512, else 256; with ``embedding=None`` all rows if there are
         at most 4,096, else 512.
-    embedding : {"piecewise", "periodic", "linear"} or None
+    embedding : {"piecewise", "linear"} or None
         In the first, third, … repeat, the networks embed the columns of a table in this way
         (:mod:`calibrant.models.architectures.mlp`; "linear" does not embed) and learn an L2 factor for each column, if
         there are at least 20 rows per column. The other networks are plain perceptrons. The share of each kind in the
