@@ -13,7 +13,8 @@ from calibrant.data.splits.exact_copies import row_codes
 from calibrant.tables.read import Labelled
 
 FEWEST_CASES = 10
-FEWEST_ROWS_EACH, MOST_ROWS_EACH = 1.2, 50
+FEWEST_ROWS_EACH = 1.2
+MOST_ROWS_EACH = 50
 """With more rows per value on average, a column is hardly the identifier of a person."""
 CLEAR, LARGE = 6.0, 0.1
 """Rows of one value are alike if their equal pairs exceed chance by this many deviations and this share of pairs."""
