@@ -17,8 +17,7 @@ from torch import Tensor
 
 from calibrant.base.settings import shown
 from calibrant.base.warning import warn
-from calibrant.data import TableEncoder
-from calibrant.data.columns.encoder import EncodedTable
+from calibrant.data.columns.encoder import EncodedTable, TableEncoder
 from calibrant.data.columns.forms import check_names, column_names, readable
 from calibrant.data.columns.read import NAMELESS, numbers_rows
 from calibrant.data.projection import Projection, fit_projection
@@ -118,8 +117,7 @@ def read(estimator: Any, X: Any, *y: Any, reset: bool, wide: bool | None = None)
     X = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
     X, y = X if encoded else _filled(as_table(X)), tuple(map(as_targets, y))
     if reset and encoded:
-        estimator.encoder_ = X.encoder
-        estimator.feature_names_in_, estimator.n_features_in_ = X.names, len(X.names)
+        X.describe(estimator)
     elif reset:
         warn_of_row_numbers(X)
         text = estimator.text_columns
@@ -130,12 +128,10 @@ def read(estimator: Any, X: Any, *y: Any, reset: bool, wide: bool | None = None)
         matrix, *labels = checked if y else (checked,)
         inputs = inputs_of(matrix, wide)
     else:
-        if encoded:
-            matrix = X.matrix
-        else:
+        if not encoded:
             X = X if hasattr(X, "columns") else np.asarray(X, dtype=object)
             validate_data(estimator, X, *y, reset=reset, skip_check_array=True)
-            matrix = encoder.fit_transform(X) if reset else encoder.transform(X)
+        matrix = X.matrix if encoded else encoder.fit_transform(X) if reset else encoder.transform(X)
         labels = [_check_y(each, estimator=estimator) for each in y]
         check_consistent_length(matrix, *labels)
         inputs = inputs_of(matrix, table=len(encoder.scaling_.mean))

@@ -334,10 +334,10 @@ class EncodedTable:
     matrix: Any
     encoder: TableEncoder
 
-    @property
-    def names(self) -> np.ndarray:
-        """The columns of the table that are used."""
-        return np.array([e.name for e in self.encoder.columns_ if not isinstance(e, Dropped)], dtype=object)
+    def describe(self, estimator: Any) -> None:
+        """Set the fitted attributes of an estimator that say which columns it reads, and how."""
+        names = np.array([e.name for e in self.encoder.columns_ if not isinstance(e, Dropped)], dtype=object)
+        estimator.encoder_, estimator.feature_names_in_, estimator.n_features_in_ = self.encoder, names, len(names)
 
 
 def _width(encoding: Used) -> int:
