@@ -174,9 +174,8 @@ def needs_encoder(X: Any) -> bool:
         array = np.asarray(X)
     except ValueError:  # rows of unequal length: scikit-learn's checks explain it
         return False
-    if array.ndim != 2:
-        return False
-    return array.dtype.kind in "USMm" or (array.dtype.kind == "O" and any(isinstance(v, str) for v in array.flat))
+    holds_text = array.dtype.kind == "O" and any(isinstance(v, str) for v in array.flat)
+    return array.ndim == 2 and (holds_text or array.dtype.kind in "USMm")
 
 
 def as_table(X: Any) -> Any:
