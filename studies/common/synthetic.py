@@ -16,8 +16,6 @@ from studies.common.runs import FinishedRun, Training, populations
 from studies.common.store import Line, Store
 from studies.common.study import Plan
 
-APART = frozenset({"instance-weights"})
-"""Methods that need much CPU time (dropout masks); with a GPU, they run in a separate process."""
 Measure = Callable[[Key, FinishedRun[Prepared]], Record]
 
 
@@ -66,11 +64,11 @@ def synthetic_plan(
 
 
 def parts_of(trainings: Sequence[Training[Prepared]]) -> list[list[Job]]:
-    """Group trainings by the shape of their sets, largest group first; methods in ``APART`` get separate groups."""
+    """Group trainings by the shape of their sets, largest group first."""
     parts: dict[Hashable, list[Training[Prepared]]] = {}
     for training in trainings:
         first, _ = training.planned[0]
-        parts.setdefault((shape_of(first["dataset"]), first["method"] in APART), []).append(training)
+        parts.setdefault(shape_of(first["dataset"]), []).append(training)
     by_size = sorted(parts.values(), key=lambda part: -sum(len(training.planned) for training in part))
     return [list(part) for part in by_size]
 

@@ -188,8 +188,7 @@ def test_mini_batches_above_the_limit():
         lambda: BO4SC(also=("dropout",)),
         lambda: BO4SC(steps=0),
         lambda: BO4SC(prior_strength=1.0),
-        lambda: BO4SC(weights="network", outer_learning_rate=10.0),
-        lambda: BO4SC(weights="network", form="sigmoid"),
+        lambda: BO4SC(weights="network"),
         lambda: BO4SC(weights=None, also=("l2",), initial_weight=0.5),
         lambda: BO4SC(outer_loss="nll", alpha=100.0),
         lambda: BO4SC(last=3),
@@ -207,13 +206,15 @@ def test_settings_that_make_no_sense_are_refused(make):
 
 def test_the_same_settings_are_taken_where_they_change_something():
     BO4SC(alpha=100.0, hypergradient="truncated", last=3, also=("l2",), also_learning_rate=0.1, form="sigmoid")
-    BO4SC(hypergradient="implicit", damping=0.1, weights="network", also_learning_rate=0.1, prior_strength=1.0)
+    BO4SC(hypergradient="implicit", damping=0.1, weights="prior", prior_strength=1.0)
     BO4SC(outer_loss="nll", alpha=BO4SC.alpha, last=BO4SC.last)  # a default looks like an omitted value
 
 
 @pytest.mark.parametrize(("rows", "size", "expected"), [(700, None, 1200), (5000, 512, 1200), (50_000, 512, 20 * 98)])
 def test_the_default_is_1200_steps_or_at_least_20_epochs(rows, size, expected):
-    assert total_steps(rows, None, size, 1200) == expected
+    batches = 1 if size is None else -(-rows // size)
+    assert total_steps(batches, None) == expected
+    assert total_steps(batches, 3) == 3 * batches
 
 
 def test_memory_goes_by_the_batches_of_the_networks_inside():
