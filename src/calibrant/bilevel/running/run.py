@@ -20,7 +20,6 @@ from calibrant.bilevel.problem.bilevel import Bilevel
 from calibrant.bilevel.problem.population import Population
 from calibrant.bilevel.running.checkpoints import fingerprint
 from calibrant.bilevel.running.finite import DeferredFiniteCheck
-from calibrant.bilevel.running.outer_step import ActiveMembers, active_rows
 from calibrant.data.streams.batch import Batch, Tensors
 
 if TYPE_CHECKING:
@@ -78,12 +77,6 @@ class Run:
         self.gradient: Tensor | None = None
         self.active = torch.ones(problem.members or 1, dtype=torch.bool, device="cpu")
         self.ran = self.active.clone()
-        # Whether to leave out members that have stopped. A learned starting point is differentiated as a whole.
-        # Inductor would spend longer on compiling each new shape than it saves. So would tracing on a GPU, where the
-        # time of a step is the time of its kernel launches, which does not depend on the number of members.
-        costly = compile == "inductor" or (compile == "trace" and self.state.params.is_cuda)
-        self._compacts = self.is_population and not costly and not problem.moves_start and not hypergradient.of_head
-        self._active_members: ActiveMembers | None = None
         self.reasons: dict[int, str] = {}
         self.failures: dict[int, str] = {}
         self.stop_steps: dict[int, int] = {}
@@ -172,15 +165,6 @@ class Run:
         state = self.state if state is None else state
         batch = self.problem.val_batch(self.step) if batch is None else batch
         return self.outer_derivatives.value(state.params, state.buffers, self.phi, batch)[0]
-
-    def active_members(self) -> ActiveMembers | None:
-        """The members on which the next outer step is computed. None means all of them."""
-        rows = active_rows(self.active) if self._compacts else None
-        if rows is None or self._active_members is None or not torch.equal(self._active_members.chosen, rows):
-            self._active_members = (
-                None if rows is None else ActiveMembers(rows, len(self.active), self.state.params.device)
-            )
-        return self._active_members
 
     @property
     def present(self) -> hg.Hypergradient:
