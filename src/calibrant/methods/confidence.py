@@ -267,7 +267,7 @@ class LearnedConfidence(NetworkTraining):
     keeps_outer: ClassVar[bool] = True
     hidden: int = 16
     distorted: float = 0.05
-    hypergradient: Hypergradient = field(default=Direct(STRIDE, "head"))
+    hypergradient: Hypergradient = field(default=Direct(STRIDE))
     outer_learning_rate: float = 0.01
     outer_batch_size: int = 512
     start: float = 0.3

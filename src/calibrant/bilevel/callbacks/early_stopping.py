@@ -1,9 +1,8 @@
-"""Early stopping on held-out data, and criteria for it."""
+"""Early stopping on held-out data."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,12 +10,10 @@ from torch import Tensor
 
 from calibrant.bilevel.callbacks.base import Callback
 from calibrant.bilevel.gradients.dynamics import State
-from calibrant.bilevel.gradients.head import join, join_answers
-from calibrant.bilevel.problem.bilevel import NO_VALIDATION_DATA, Bilevel
+from calibrant.bilevel.problem.evaluation import outer_loss_of_all
 from calibrant.bilevel.running.finite import NonFiniteError
 from calibrant.bilevel.running.run import Run
 from calibrant.data.streams.batch import Batch
-from calibrant.data.streams.population_stream import MemberStream
 
 
 class EarlyStopping(Callback):
@@ -70,8 +67,7 @@ class EarlyStopping(Callback):
         if run.step == 0:
             self.best = self.best_step = self._best_state = self._best_phi = None
         if self.criterion == self._outer_loss:  # all validation data, the same in every evaluation
-            count = 1 if run.problem.val is None else run.problem.val.batches
-            self._batches = [run.problem.val_batch(step) for step in range(count)]
+            self._batches = run.problem.val_batches()
 
     def on_step(self, run: Run) -> None:
         if run.step % self.every:
@@ -102,12 +98,7 @@ class EarlyStopping(Callback):
         """The outer loss of all predictions together, which is not the mean of the losses of batches."""
         if len(self._batches) == 1:
             return run.evaluate(batch=self._batches[0])
-        point = run.state.params, run.state.buffers, run.phi
-        with torch.no_grad():
-            answers = [run.problem.outer_answers(*point, batch) for batch in self._batches]
-            axes = run.problem.val.axes if isinstance(run.problem.val, MemberStream) else None
-            together = join_answers(answers, axes is not None)
-            return run.problem.outer_given(together, *point, join(self._batches, axes))
+        return outer_loss_of_all(run.problem, run.state.params, run.state.buffers, run.phi, self._batches)
 
     def _refuse_nan(self, run: Run, value: Tensor) -> None:
         """Fail members whose criterion is NaN. Otherwise they would silently return to their first step."""
@@ -147,30 +138,3 @@ class EarlyStopping(Callback):
             moments = tuple(state[f"moment{k}"] for k in range(len([k for k in state if k.startswith("moment")])))
             buffers = {k.removeprefix("buffer."): v for k, v in state.items() if k.startswith("buffer.")}
             self._best_state = State(state["params"], moments, buffers, state["step"])
-
-
-@dataclass(frozen=True)
-class pooled:
-    """A criterion for :class:`EarlyStopping`: ``function(logits, labels)`` on all validation data together.
-
-    Example: ``pooled(calibrant.losses.sece)``. The function returns one value; smaller is better.
-    """
-
-    function: Callable[[Tensor, Tensor], Tensor]
-
-    def __call__(self, run: Run) -> Tensor:
-        if run.problem.val is None:
-            raise ValueError(NO_VALIDATION_DATA)
-        single = not run.is_population
-        problems = [run.problem] if isinstance(run.problem, Bilevel) else run.problem.problems
-        values = []
-        for member, problem in enumerate(problems):
-            assert problem.val is not None
-            params = run.state.params if single else run.state.params[member]
-            buffers = run.state.buffers if single else {k: b[member] for k, b in run.state.buffers.items()}
-            net = problem.view.bind(params, buffers, train=False, autocast=problem.autocast)
-            batches = [problem.val_batch(step) for step in range(problem.val.batches)]
-            with torch.no_grad():
-                logits = torch.cat([net.logits(batch.inputs) for batch in batches])
-                values.append(self.function(logits, torch.cat([batch.targets for batch in batches])))
-        return torch.stack([v if isinstance(v, Tensor) else torch.tensor(v, device="cpu") for v in values])

@@ -37,6 +37,10 @@ class State(NamedTuple):
             self.step,
         )
 
+    def member(self, index: int) -> State:
+        """The state of one member of a population."""
+        return self.map(lambda t: t[index])
+
 
 class Cotangent(NamedTuple):
     """The adjoint of a state. ``buffers`` contains only buffers through which gradient flows."""

@@ -76,11 +76,9 @@ def _present_input(run: Run, taken: int) -> tuple[hg.HypergradientInput, State]:
         run.outer_derivatives,
         lambda step: problem.train_batch(step + offset),
         problem.val_batch(run.step) if hypergradient.moves else None,
+        run.head,
         pull_initial(problem, run.phi) if problem.moves_start and at_origin else None,
         push_initial(problem, run.phi) if problem.moves_start and at_origin else None,
-        problem.head_slice if hypergradient.of_head and not hypergradient.direct else None,
-        run.heads,
-        run.features,
     )
     return inputs, start
 

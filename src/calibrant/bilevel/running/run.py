@@ -13,7 +13,7 @@ from torch import Tensor
 from calibrant.bilevel.compiled import Compiler, Replay, TracedDerivatives, Trainer, can_replay
 from calibrant.bilevel.gradients import hypergradients as hg
 from calibrant.bilevel.gradients.dynamics import Dynamics, State
-from calibrant.bilevel.gradients.head import FeatureMemory, HeadDerivatives
+from calibrant.bilevel.gradients.head import NOT_OF_FEATURES, HeadLosses, is_of_features
 from calibrant.bilevel.gradients.loss_derivatives import LossDerivatives, LossFunction
 from calibrant.bilevel.optimizers import Moments, Optimizer
 from calibrant.bilevel.problem.bilevel import Bilevel
@@ -60,11 +60,9 @@ class Run:
             trainer = Trainer(problem, inner_optimizer, compile=compile == "inductor")
         inner = _derivatives(problem.inner, names, compile, detaches=problem.detaches)
         self.dynamics = Dynamics(inner, inner_optimizer, trainer)
-        self.heads = HeadDerivatives(problem, trainer) if _divides(problem, hypergradient) else None
-        self.features = None
-        if hypergradient.remembers:
-            axes = problem.train.axes if isinstance(problem, Population) else None
-            self.features = FeatureMemory(hypergradient.remembers, axes)
+        self.head = HeadLosses(problem, trainer, hypergradient.remembers)
+        if hypergradient.of_head and not is_of_features(problem.template):
+            raise ValueError(f"{hypergradient!r} cannot be used: {NOT_OF_FEATURES}")
         self.outer_derivatives = _derivatives(problem.outer, names, compile)
         self.phi = problem.initial_phi()
         self._state: State | None = None
@@ -177,12 +175,12 @@ class Run:
 
     def extra_tensors(self) -> Tensors:
         """Further tensors for a checkpoint: the features of recent batches."""
-        return {} if self.features is None else self.features.tensors()
+        return {} if self.head.memory is None else self.head.memory.tensors()
 
     def load_extra_tensors(self, tensors: Tensors) -> None:
         """Restore the tensors of :meth:`extra_tensors`."""
-        if self.features is not None:
-            self.features.restore(tensors, self.problem.train_batch(self.step * self.hypergradient.steps))
+        if self.head.memory is not None:
+            self.head.memory.restore(tensors, self.problem.train_batch(self.step * self.hypergradient.steps))
 
     def release(self) -> None:
         """Let the data streams drop batches that are no longer needed."""
@@ -197,15 +195,3 @@ def _derivatives(
     if compile is None:
         return LossDerivatives(fn, names, detaches=detaches)
     return TracedDerivatives(fn, names, compile, detaches=detaches)
-
-
-def _divides(problem: Bilevel | Population, hypergradient: hg.Hypergradient) -> bool:
-    """Whether body and head of the network run separately. A direct gradient works without a head, too."""
-    if not hypergradient.of_head:
-        return False
-    if hypergradient.direct:
-        try:
-            _ = problem.head_slice
-        except ValueError:
-            return False
-    return problem.separable
