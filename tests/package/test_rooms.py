@@ -48,7 +48,7 @@ CEILINGS = {
     "methods": 4_350,
     "metrics": 1_700,
     "models": 1_300,
-    "plots": 850,
+    "plots": 700,
     "pool": 1_000,
     "posthoc": 1_500,
     "report": 2_050,

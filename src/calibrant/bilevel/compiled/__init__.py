@@ -6,7 +6,8 @@ results. The rest of :mod:`calibrant.bilevel` imports only the names below.
 * :class:`TracedDerivatives` records the operations of a step once and replays them (``compile="trace"`` and
   ``"inductor"``).
 * :class:`Trainer` takes the steps that are not differentiated in place, with torch's own layers.
-* :class:`Replay` records whole outer steps of a single problem as CUDA graphs (``compile="inductor"`` on a GPU).
+* :class:`Replay` records whole outer steps of a single problem as CUDA graphs (``compile="inductor"`` on a GPU, and
+  ``"graphs"`` for plain training there).
 
 Tracing has conditions. Python values that a loss reads (attributes, globals) keep the value of the first call, so
 whatever varies must be in the batch, in φ or in ``Batch.hyper``. Control flow and shapes that depend on tensor values

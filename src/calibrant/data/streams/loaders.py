@@ -126,16 +126,6 @@ class LoaderStream(Stream):
             )
         return samples
 
-    @property
-    def whole(self) -> Batch:
-        """A placeholder for all samples, used to read the weight of each: their number, device and precision.
-
-        The samples themselves are not in memory. Inputs have no columns, and labels are −1, which no loss accepts.
-        Outer variables that need them raise an error beforehand.
-        """
-        inputs = torch.empty(self.samples, 0, device=self.device, dtype=self.dtype)
-        return Batch(inputs, torch.full((self.samples,), -1, device=self.device), slice(None), hyper=self.hyper)
-
     def batch(self, step: int) -> Batch:
         if step < self._next and step not in self._kept:
             raise ValueError(f"The batch of step {step} was released, and loaders cannot go back. Start a new run.")
@@ -227,7 +217,10 @@ class LoaderStream(Stream):
         inputs, targets, index = unpack(item, self.labels, self.names, whole)
         check_batch(inputs, targets)
         if self.n_classes is not None:
-            targets = check_labels(targets, len(targets), self.n_classes)
+            # Reading labels that are on a GPU waits for it, so there they are checked in the first epoch alone.
+            first_epoch = self.length is None or self._next < self.length
+            checked = first_epoch or not (isinstance(targets, Tensor) and targets.is_cuda)
+            targets = check_labels(targets, len(targets), self.n_classes) if checked else targets.long()
         batch = Batch(as_dtype(inputs, self.dtype), targets, index, hyper=self.hyper)
         return batch if self.device is None else map_tensors(self._moved, batch)
 
