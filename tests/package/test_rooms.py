@@ -38,7 +38,7 @@ ROOMS = LEAVES | {
 CEILINGS = {
     "": 100,
     "base": 850,
-    "bilevel": 5_150,
+    "bilevel": 5_100,
     "cli": 600,
     "data": 2_900,
     "estimators": 1_550,

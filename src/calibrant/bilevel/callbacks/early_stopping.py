@@ -79,7 +79,7 @@ class EarlyStopping(Callback):
             self.best_step = torch.zeros_like(value, dtype=torch.long)
             self._best_state, self._best_phi = run.state, run.phi
         assert self.best_step is not None
-        counts = self._still_counts(run)
+        counts = run.ran & ~run.active.new_tensor([m in run.failures for m in range(len(run.active))])
         value = run.pool(value, counts)
         better = (value < self.best - self.min_delta) & counts
         self.best = torch.where(better, value, self.best)
@@ -111,30 +111,13 @@ class EarlyStopping(Callback):
                 raise NonFiniteError(message)
             run.fail(member, message)
 
-    def _still_counts(self, run: Run) -> Tensor:
-        """Members that run or stopped in this step. Those that stopped earlier or failed do not count."""
-        members = range(len(run.active))
-        just_now = run.active.new_tensor([run.stop_steps.get(m) == run.step for m in members])
-        failed = run.active.new_tensor([m in run.failures for m in members])
-        return (run.active | just_now) & ~failed
-
     def state_dict(self) -> dict[str, Any]:
-        if self.best is None or self._best_state is None:
+        if self._best_state is None:
             return {}
-        state = self._best_state
-        return {
-            "best": self.best,
-            "best_step": self.best_step,
-            "phi": self._best_phi,
-            "params": state.params,
-            "step": state.step,
-            **{f"moment{k}": m for k, m in enumerate(state.moments)},
-            **{f"buffer.{k}": b for k, b in state.buffers.items()},
-        }
+        found = {"best": self.best, "best_step": self.best_step, "phi": self._best_phi, "step": self._best_state.step}
+        return found | self._best_state.tensors()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state:
             self.best, self.best_step, self._best_phi = state["best"].cpu(), state["best_step"].cpu(), state["phi"]
-            moments = tuple(state[f"moment{k}"] for k in range(len([k for k in state if k.startswith("moment")])))
-            buffers = {k.removeprefix("buffer."): v for k, v in state.items() if k.startswith("buffer.")}
-            self._best_state = State(state["params"], moments, buffers, state["step"])
+            self._best_state = State.of(state, state["step"])

@@ -217,7 +217,7 @@ def can_replay(run: Run, compile: str | None) -> bool:
         and not run.restart
         and not run.problem.moves_start
         and not run.problem.stochastic
-        and (run.head.memory is None or not isinstance(run.problem.train, LoaderStream))  # batches of several sizes
+        and not (run.head.memory.size and isinstance(run.problem.train, LoaderStream))  # batches of several sizes
         and (outer is None or type(outer) in _KNOWN)
     )
 
@@ -267,7 +267,7 @@ class Replay:
         leaves, structure = pytree.tree_flatten([batch._replace(seed=None) for batch in train + val])
         constants = [None if isinstance(leaf, Tensor) else (leaf,) for leaf in leaves]
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        memory = 0 if run.head.memory is None else run.head.memory.allocated
+        memory = run.head.memory.allocated
         forms = tuple((t.shape, t.dtype) for t in tensors)
         key = (memory, hypergradient.moves, str(structure), str(constants), forms)
         if key not in self._recorded:

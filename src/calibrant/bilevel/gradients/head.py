@@ -43,7 +43,7 @@ class FeatureMemory:
     """
 
     def __init__(self, size: int, axes: Batch | None = None) -> None:
-        self.axes = axes
+        self.size, self.axes = size, axes
         self.kept: deque[tuple[Batch, Tensor]] = deque(maxlen=size)
         self.allocated = 0
         """The number of entries so far that got their own tensors. A recorded step holds until it changes."""
@@ -109,7 +109,7 @@ class HeadLosses:
 
     def __init__(self, problem: Bilevel | Population, trainer: Trainer | None = None, batches: int = 0) -> None:
         self.problem, self.trainer = problem, trainer
-        self.memory = FeatureMemory(batches, problem.axes) if batches else None
+        self.memory = FeatureMemory(batches, problem.axes)
 
     @cached_property
     def at(self) -> slice:

@@ -137,7 +137,7 @@ class Hypergradient:
     def train(self, inputs: HypergradientInput, state: State, phi: Tensor, steps: int) -> tuple[State, list[Tensor]]:
         """Take ordinary training steps. Returns the state after them and the loss before each step."""
         dynamics, memory = inputs.dynamics, inputs.head.memory
-        if memory is None or steps == 0:
+        if not memory.size or steps == 0:
             return dynamics.train(state, phi, inputs.draws, steps)
         if dynamics.trainer is not None:
             return dynamics.trainer.train(state, phi, inputs.draws, steps, memory)

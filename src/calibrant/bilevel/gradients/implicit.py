@@ -286,7 +286,6 @@ class Implicit(Hypergradient):
         self, inputs: HypergradientInput, state: State, losses: list[Tensor], phi: Tensor
     ) -> HypergradientResult:
         head, memory = inputs.head, inputs.head.memory
-        assert memory is not None
         if not len(memory):  # there are no features before the first training step
             return HypergradientResult(None, torch.zeros_like(phi), losses, state)
         batch, features = memory.joined()

@@ -20,7 +20,7 @@ from calibrant.bilevel.problem.bilevel import Bilevel
 from calibrant.bilevel.problem.population import Population
 from calibrant.bilevel.running.checkpoints import fingerprint
 from calibrant.bilevel.running.finite import DeferredFiniteCheck
-from calibrant.data.streams.batch import Batch, Tensors
+from calibrant.data.streams.batch import Batch
 
 if TYPE_CHECKING:
     from calibrant.bilevel.callbacks import Callback
@@ -77,7 +77,6 @@ class Run:
         self.ran = self.active.clone()
         self.reasons: dict[int, str] = {}
         self.failures: dict[int, str] = {}
-        self.stop_steps: dict[int, int] = {}
         self.deferred_finite_check = DeferredFiniteCheck()
         self.replay = Replay(self, masks=compile != "graphs") if can_replay(self, compile) else None
 
@@ -123,7 +122,6 @@ class Run:
         chosen = self.active.clone() if members is None else members.reshape(-1).cpu() & self.active
         for member in chosen.nonzero().flatten().tolist():
             self.reasons[member] = reason
-            self.stop_steps[member] = self.step
         self.active &= ~chosen
 
     def fail(self, member: int, reason: str) -> None:
@@ -172,15 +170,6 @@ class Run:
     def look(self) -> None:
         """Read results that are still on a GPU. Raises the error of the first step with values that are not finite."""
         self.deferred_finite_check.look()
-
-    def extra_tensors(self) -> Tensors:
-        """Further tensors for a checkpoint: the features of recent batches."""
-        return {} if self.head.memory is None else self.head.memory.tensors()
-
-    def load_extra_tensors(self, tensors: Tensors) -> None:
-        """Restore the tensors of :meth:`extra_tensors`."""
-        if self.head.memory is not None:
-            self.head.memory.restore(tensors, self.problem.train_batch(self.step * self.hypergradient.steps))
 
     def release(self) -> None:
         """Let the data streams drop batches that are no longer needed."""
