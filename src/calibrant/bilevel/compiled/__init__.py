@@ -13,7 +13,7 @@ Tracing has conditions. Python values that a loss reads (attributes, globals) ke
 whatever varies must be in the batch, in φ or in ``Batch.hyper``. Control flow and shapes that depend on tensor values
 raise an error. Each new shape is traced again.
 
-The package relies on parts of torch that have no guarantee of stability. ``calibrant/base/private_parts.py`` lists them
+The package relies on parts of torch that have no guarantee of stability. ``tests/package/private_parts.txt`` lists them
 with their purpose, and a test checks that each of them exists.
 """
 
