@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
 from calibrant.data import Indexed, LoaderStream, TensorStream
+from calibrant.data.streams.batch_formats import BatchFormat
 from calibrant.data.streams.population_stream import MemberStream
 
 SIZE = 23
@@ -140,13 +141,15 @@ def test_mappings_are_inputs_by_name():
     assert torch.equal(batch.inputs["ids"], X[5:10].long())
     assert torch.equal(batch.targets, Y[5:10])
     assert batch.index.tolist() == [5, 6, 7, 8, 9]
-    assert set(LoaderStream(DataLoader(Dicts()), names={"ids", "other"}).batch(0).inputs) == {"ids"}
-    for settings, message in (
-        ({"labels": "mask"}, None),
-        ({"labels": "kind"}, "labels under 'kind'; got"),
-        ({"names": {"other"}}, "must have tensors besides 'label'"),
+    assert set(
+        LoaderStream(DataLoader(Dicts()), batch_format=BatchFormat(names=frozenset({"ids", "other"}))).batch(0).inputs
+    ) == {"ids"}
+    for form, message in (
+        (BatchFormat("mask"), None),
+        (BatchFormat("kind"), "labels under 'kind'; got"),
+        (BatchFormat(names=frozenset({"other"})), "must have tensors besides 'label'"),
     ):
-        stream = LoaderStream(DataLoader(Dicts(), batch_size=5), **settings)
+        stream = LoaderStream(DataLoader(Dicts(), batch_size=5), batch_format=form)
         if message is None:
             assert torch.equal(stream.batch(0).targets, X[:5] > 0)
         else:
