@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 from torch import nn
@@ -24,6 +22,7 @@ from calibrant.bilevel import (
     solve,
 )
 from calibrant.bilevel.compiled import Replay
+from calibrant.bilevel.gradients.dynamics import Dynamics
 from calibrant.bilevel.running.outer_step import outer_step
 from calibrant.bilevel.running.run import Run
 from calibrant.losses import cross_entropy, focal
@@ -81,7 +80,7 @@ def problem(outer="gamma", seed=0, **settings):
 def steps(one, hypergradient, count=3, inner=None, in_place=True):
     run = Run(one, hypergradient, inner or SGD(0.3, momentum=0.9, weight_decay=0.01), Adam(0.05), count)
     if not in_place:
-        run.dynamics.trainer = run.head.trainer = None
+        run.dynamics, run.head.trainer = Dynamics(run.dynamics.derivatives, run.dynamics.optimizer), None
     for _ in range(count):
         outer_step(run)
     return run
@@ -205,7 +204,7 @@ def test_the_body_runs_once_for_look_ahead_and_step(first):
     run = Run(one, OneStep(3, scope="head", first=first), SGD(0.1), Adam(0.05), 1)
     _ = one.head
     counts = {"train": 0, "eval": 0}
-    module = run.dynamics.trainer.module
+    module = run.dynamics.module
     module.conv.register_forward_hook(lambda m, a, o: counts.__setitem__(key(m), counts[key(m)] + 1))
     outer_step(run)
     assert counts == {"train": 3, "eval": 1}
@@ -302,8 +301,7 @@ def test_training_in_place_is_training():
     one = problem("weights")
     run = Run(one, Plain(7), INNERS["adam, spared"], None, 1)
     outer_step(run)
-    dynamics, state = copy.copy(run.dynamics), one
-    dynamics.trainer = None
+    dynamics = Dynamics(run.dynamics.derivatives, run.dynamics.optimizer)
     state, losses = dynamics.train(run.fresh_state(), one.initial_phi(), one.train_batch, 7)
     torch.testing.assert_close(run.state.params, state.params, rtol=1e-11, atol=1e-12)
     torch.testing.assert_close(run.inner_losses, torch.stack(losses), rtol=1e-11, atol=1e-12)

@@ -136,18 +136,12 @@ class Hypergradient:
 
     def train(self, inputs: HypergradientInput, state: State, phi: Tensor, steps: int) -> tuple[State, list[Tensor]]:
         """Take ordinary training steps. Returns the state after them and the loss before each step."""
-        dynamics, memory = inputs.dynamics, inputs.head.memory
-        if not memory.size or steps == 0:
-            return dynamics.train(state, phi, inputs.draws, steps)
-        if dynamics.trainer is not None:
-            return dynamics.trainer.train(state, phi, inputs.draws, steps, memory)
-        losses = []
-        for _ in range(steps):
-            batch = inputs.draws(state.step)
-            memory.add(batch, inputs.head.see(state, batch).features)
-            state, loss = dynamics.advance(state, phi, batch)
-            losses.append(loss)
-        return state, losses
+        head = inputs.head
+
+        def look(state: State, batch: Batch) -> None:
+            head.memory.add(batch, head.see(state, batch).features)
+
+        return inputs.dynamics.train(state, phi, inputs.draws, steps, look if head.memory.size else None)
 
 
 @dataclass(frozen=True)
