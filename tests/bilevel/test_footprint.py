@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
@@ -90,39 +85,3 @@ def test_shared_and_given_storage_is_counted_once():
     assert tensor_bytes({"a": x, "b": [x[:10], x.view(10, 10)], "c": y}) == 600
     assert tensor_bytes((x[:3], y), beside=[x]) == 200
     assert tensor_bytes(("text", None, 3)) == 0
-
-
-RESIDENT = """
-import resource, torch
-from torch import nn
-from calibrant.bilevel import Adam, Bilevel, SampleWeights
-from calibrant.bilevel.gradients.dynamics import Dynamics
-from calibrant.bilevel.gradients.loss_derivatives import LossDerivatives
-from calibrant.bilevel.gradients.dynamics import Tape, step_bytes
-
-def resident():
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * resource.getpagesize()
-
-torch.set_num_threads(1)
-torch.manual_seed(0)
-x, y = torch.randn(5000, 20), torch.randint(0, 5, (5000,))
-model = nn.Sequential(nn.Linear(20, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 5))
-problem = Bilevel(model, SampleWeights(5000), train=(x, y), val=(x[:100], y[:100]))
-dynamics, phi = Dynamics(LossDerivatives(problem.inner), Adam(1e-3)), problem.initial_phi()
-state = dynamics.start(problem.initial_params(phi), {})
-one = step_bytes(dynamics, state, phi, problem.train_batch(0))
-before = resident()
-tape = Tape(dynamics, problem.train_batch, phi, state, 16, "graphs")
-end, losses = tape.forward()
-print((resident() - before) / (16 * one))
-"""
-
-
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="resident memory is read from /proc")
-def test_the_process_holds_no_more_than_the_estimate():
-    """With the allocator setting of the documentation; without it, fragmentation nearly doubles the memory."""
-    environment = os.environ | {"MALLOC_MMAP_THRESHOLD_": "1048576"}
-    command = [sys.executable, "-c", RESIDENT]
-    share = float(subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout)
-    assert 0.3 < share < 1.3
