@@ -36,7 +36,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from numbers import Integral
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -89,12 +89,11 @@ class HypergradientResult(NamedTuple):
 class Hypergradient:
     """Base class of the hypergradients, with ``steps`` inner steps per outer step."""
 
+    moves: ClassVar[bool] = True
+    """Whether φ moves."""
+    direct: ClassVar[bool] = False
+    """Whether only ∂F/∂φ is computed, as if training did not depend on φ."""
     steps: int = 1
-
-    @property
-    def moves(self) -> bool:
-        """Whether φ moves."""
-        return True
 
     @property
     def lookahead(self) -> bool:
@@ -104,11 +103,6 @@ class Hypergradient:
     @property
     def of_head(self) -> bool:
         """Whether only the last layer is differentiated."""
-        return False
-
-    @property
-    def direct(self) -> bool:
-        """Whether only ∂F/∂φ is computed, as if training did not depend on φ."""
         return False
 
     @property
@@ -148,9 +142,7 @@ class Hypergradient:
 class Plain(Hypergradient):
     """No hypergradient: ordinary training with φ fixed. The outer loss is not evaluated."""
 
-    @property
-    def moves(self) -> bool:
-        return False
+    moves: ClassVar[bool] = False
 
     def __call__(self, inputs: HypergradientInput, start: State, phi: Tensor) -> HypergradientResult:
         state, losses = self.train(inputs, start, phi, self.steps)

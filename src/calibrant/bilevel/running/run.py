@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from calibrant.bilevel.compiled import Compiler, Replay, TracedDerivatives, can_replay
 from calibrant.bilevel.gradients import hypergradients as hg
@@ -135,16 +136,13 @@ class Run:
             return new
         if not self.is_population:
             return old
-        if isinstance(new, Tensor):
-            return torch.where(mask.to(new.device).view(-1, *[1] * (new.dim() - 1)), new, old)
-        if isinstance(new, State):
-            return State(
-                self.select(mask, new.params, old.params),
-                self.select(mask, new.moments, old.moments),
-                {k: self.select(mask, b, old.buffers[k]) for k, b in new.buffers.items()},
-                new.step,
-            )
-        return tuple(self.select(mask, n, o) for n, o in zip(new, old, strict=True))
+
+        def chosen(fresh: Any, stale: Any) -> Any:
+            if not isinstance(fresh, Tensor):
+                return fresh
+            return torch.where(mask.to(fresh.device).view(-1, *[1] * (fresh.dim() - 1)), fresh, stale)
+
+        return pytree.tree_map(chosen, new, old)
 
     def pool(self, values: Tensor, counts: Tensor) -> Tensor:
         """The mean over each tied group, of the members in ``counts``. Without ties, the values themselves."""
