@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from calibrant.bilevel import Adam, Bilevel, Population, SampleWeights
 from calibrant.bilevel.compiled import TracedDerivatives
 from calibrant.bilevel.gradients.dynamics import Dynamics, Tape, step_bytes
-from calibrant.bilevel.gradients.loss_derivatives import LossDerivatives, tensor_bytes
+from calibrant.bilevel.gradients.loss_derivatives import LossDerivatives
 
 STEPS = 6
 
@@ -78,10 +78,3 @@ def test_the_estimate_is_what_recorded_steps_hold(kind, make):
     with Allocations() as seen:
         tape.forward()
     assert 0.5 * STEPS * one < seen.alive() <= STEPS * one
-
-
-def test_shared_and_given_storage_is_counted_once():
-    x, y = torch.zeros(100), torch.zeros(50)
-    assert tensor_bytes({"a": x, "b": [x[:10], x.view(10, 10)], "c": y}) == 600
-    assert tensor_bytes((x[:3], y), beside=[x]) == 200
-    assert tensor_bytes(("text", None, 3)) == 0

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import fx, nn
+from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from calibrant.bilevel import L2, SGD, Adam, Plain, Population, SampleWeights, Unrolled, solve
@@ -369,31 +369,6 @@ def test_pairs_of_operations_become_one():
         after = module(a, b, c)
         for found, wanted in zip(*((v if isinstance(v, tuple) else (v,)) for v in (after, fn(a, b, c))), strict=True):
             assert torch.equal(found, wanted)
-
-
-def test_a_graph_is_cut_where_the_late_inputs_enter():
-    def joint(a, b, late):
-        early = (a @ b).exp()
-        return early.sum(), early, early * late, late + 1, a * 2
-
-    a, b, late = matrices((3, 4), (4, 5), (3, 5))
-    module = make_fx(joint)(a, b, late)
-    halves = graph_functions.split(module, late=1, early_outputs=2)
-    first, rest, second = map(graph_functions.as_function, halves)
-    outputs = first(a, b)
-    saved = outputs[2:]
-    expected = joint(a, b, late)
-    close(expected[:2], outputs[:2])
-    close(expected[2:], rest(*saved, late))
-    close(expected[3:4], second(*saved, late))
-    assert count(halves[1], aten.mm.default, aten.exp.default) == 0
-
-
-def test_writing_in_place_is_seen():
-    (a,) = matrices((3,))
-    assert graph_functions.is_pure(make_fx(lambda a: a + 1)(a).graph)
-    assert not graph_functions.is_pure(make_fx(lambda a: a.clone().add_(1))(a).graph)
-    assert graph_functions.is_pure(fx.symbolic_trace(nn.ReLU()).graph)
 
 
 def test_plain_training_can_be_traced():
