@@ -275,13 +275,6 @@ def test_pieces_of_text_are_those_of_the_whole(kind, rows, tmp_path):
     assert [float(v) for p in parts for v in p["a"]] == [float(v) for v in whole["a"]]
 
 
-def test_columns_of_text_stay_so_in_every_piece(tmp_path):
-    path = tmp_path / "t.csv"
-    path.write_text("code,version\n007,1.10\n8,1.1\n12,abc\n")
-    found = [v for p in read_chunks(path, 1, {}) for v in zip(p["code"], p["version"], strict=True)]
-    assert found == [("007", "1.10"), ("8", "1.1"), ("12", "abc")]
-
-
 def test_an_open_quotation_mark_is_reported_before_memory_ends(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text('a,b\n1,"x\n' + "2,y\n" * 50_000)
@@ -344,9 +337,3 @@ def test_the_table_is_never_overwritten(trained, new, tmp_path):
     for out in (new, tmp_path / "link.csv"):
         assert "must not be the table itself" in refused("predict", trained[0] / "model.calibrant", new, "--out", out)
     assert new.read_bytes() == before
-
-
-def test_one_row_is_singular(trained, new, tmp_path):
-    pd.read_csv(new, dtype=str).head(1).to_csv(tmp_path / "one.csv", index=False)
-    done = invoke("predict", trained[0] / "model.calibrant", tmp_path / "one.csv", "--out", tmp_path / "out.csv")
-    assert "Predicted 1 row," in done.stderr

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -200,12 +199,6 @@ def test_filtered_row_numbers_are_no_input_and_may_be_dropped(tmp_path):
     assert not any("row numbers" in note for note in dropped.notes)
 
 
-def test_one_copy_is_told_in_the_singular(tmp_path):
-    pd.concat([churn(60), churn(60).iloc[:1]]).to_csv(tmp_path / "t.csv", index=False)
-    notes = parts_of(tmp_path / "t.csv", test=0.3).notes
-    assert any(note.startswith("1 row repeats another one exactly") for note in notes)
-
-
 def test_a_class_of_one_group_is_trained_on(tmp_path):
     source = churn(60)
     source["site"] = np.arange(60) % 6
@@ -233,12 +226,6 @@ def test_parts_that_groups_leave_poor_are_noted(sizes, classes, sentence, tmp_pa
     for seed in range(4):
         parts = parts_of(tmp_path / "t.csv", "y", groups="site", seed=seed)
         assert re.search(sentence, " ".join(parts.notes))
-
-
-def test_parts_of_many_groups_are_not_noted(tmp_path):
-    source = churn(300).assign(patient=np.arange(300) // 3)
-    source.to_csv(tmp_path / "t.csv", index=False)
-    assert parts_of(tmp_path / "t.csv", groups="patient", val=0.2).notes == ()
 
 
 def test_a_test_part_of_one_class_is_judged(quick, tmp_path):
@@ -325,16 +312,6 @@ def test_an_export_of_a_spreadsheet(quick, tmp_path):
         (tmp_path / "new.csv").write_text(new.replace(old, other), encoding="cp1252")
         message = refused("predict", model, tmp_path / "new.csv", "--out", tmp_path / "p.csv")
         assert f"{wanted}, as in the training table; got {other!r} in row 2. Correct it" in message
-
-
-def test_categories_are_written_as_in_training(quick, tmp_path):
-    path = edited(tmp_path / "t.csv", rate=np.resize(["5%", "7.5%", "10%"], 240))
-    options = ("--target", "left?", "--categorical", "rate", "--out", tmp_path / "out")
-    done = invoke("train", path, *options)
-    assert done.exit_code == 0
-    assert "read as numbers" not in done.stderr
-    done = invoke("predict", tmp_path / "out" / "model.calibrant", path, "--out", tmp_path / "p.csv")
-    assert "training did not see" not in done.stderr
 
 
 def test_warnings_about_columns(quick, tmp_path):
@@ -505,22 +482,6 @@ def test_a_full_disk_gets_a_sentence(size, quick, table, tmp_path, small_disk):
     assert not (tmp_path / "out").exists()
 
 
-def test_codes_that_all_differ_are_left_out(quick, tmp_path):
-    churn().assign(code=np.arange(240) * 7).to_csv(tmp_path / "t.csv", index=False)
-    options = ["--target", "left?", "--categorical", "code", "plan", "--out", tmp_path / "out"]
-    done = invoke("train", tmp_path / "t.csv", *options)
-    assert done.exit_code == 0, done.output
-    assert "code (too many categories)" in done.stderr
-
-
-def test_training_takes_less_time_than_the_command(quick, tmp_path):
-    churn(120).to_csv(tmp_path / "churn.csv", index=False)
-    begin = time.perf_counter()
-    train(Order(tmp_path / "churn.csv", "left?", tmp_path / "out"))
-    seconds = json.loads((tmp_path / "out" / "metrics.json").read_text())["seconds"]["training"]
-    assert 0 <= seconds <= time.perf_counter() - begin + 0.01
-
-
 def test_a_table_that_teaches_nothing_is_not_a_success(quick, tmp_path):
     table = pd.DataFrame({"x": np.tile([0, 0, 1, 1], 100), "case": np.arange(400), "left": np.tile(["no", "yes"], 200)})
     table.to_csv(tmp_path / "t.csv", index=False)
@@ -560,12 +521,6 @@ def test_free_text_is_learned_from_named_and_predicted(quick, tmp_path):
     assert done.exit_code == 0, done.output
     assert "Note: Column 'title' has no text" in done.stderr
     assert "Column 'wine' has no text" not in done.stderr
-
-
-def test_text_without_words_in_common_is_left_out(quick, table, tmp_path):
-    done = invoke("train", table, "--target", "left?", "--out", tmp_path / "out", "--text", "always")
-    assert done.exit_code == 0, done.output
-    assert "Left out: always (no words in common)." in done.stderr
 
 
 def test_words():
