@@ -75,10 +75,10 @@ def test_other_mistakes_are_sentences_too(table, tmp_path):
     for arguments, words in (
         (("evaluate", good, "--labels", "churn"), "no column 'churn'"),
         (("evaluate", good, "--group", "town"), "no column 'town'"),
-        (("evaluate", good, "--recalibrate", "magic"), "calibrant: --recalibrate must be one of auto, temperature"),
+        (("evaluate", good, "--recalibrate", "magic"), "calibrant: --recalibrate must be one of 'auto', 'temperature'"),
         (
             ("calibrate", good, "--out", "c", "--method", "magic"),
-            "calibrant: --method must be one of auto, temper",
+            "calibrant: --method must be one of 'auto'",
         ),
         (("evaluate", good, "--out", tmp_path), "is a folder"),
         (("evaluate", good, "--out", tmp_path / "no" / "r.html"), "does not exist"),
