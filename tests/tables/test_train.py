@@ -360,7 +360,7 @@ BAD = {
     "constants": (lambda t: t[["left?", "always"]], [], "No column of the table can be used"),
     "no rows": (lambda t: t.head(0), [], "holds no rows"),
     "infinite": (lambda t: t.assign(visits=np.inf), [], "Column 'visits' holds an infinite number"),
-    "method": (lambda t: t, ["--method", "magic"], "--method must be one of 'self-calibrated'"),
+    "method": (lambda t: t, ["--method", "magic"], "--method must be 'self-calibrated', "),
     "risk": (lambda t: t, ["--risk", "5"], "--risk must be a share"),
     "share": (lambda t: t, ["--test", "1.5"], "--test must be a file or a share"),
     "both shares": (lambda t: t, ["--test", "0.6", "--val", "0.5"], "leave rows to train on"),
