@@ -14,13 +14,13 @@ pytest.importorskip("typer")
 import pandas as pd
 from typer.testing import CliRunner
 
-from calibrant import evaluate
+from calibrant import SelfCalibratedClassifier, evaluate
 from calibrant.base.locks import try_lock
 from calibrant.base.words import count, duration, listed
 from calibrant.cli import commands
 from calibrant.data import TableEncoder
 from calibrant.data.columns.encoder import EncodedTable
-from calibrant.tables import Order, load_model, train
+from calibrant.tables import Order, load_model, train, training
 from calibrant.tables.methods import find_method
 from calibrant.tables.results import doubtful
 from tests.tables.conftest import churn, parts_of
@@ -118,6 +118,22 @@ def test_a_classifier_takes_rows_that_are_encoded_already(quick):
     expected = plain.predict_proba(new)
     np.testing.assert_array_equal(encoded.predict_proba(new[encoded.feature_names_in_]), expected)
     np.testing.assert_array_equal(encoded.predict_proba(EncodedTable(encoder.transform(new), encoder)), expected)
+
+
+def test_the_steps_are_those_of_contributing(quick, table, tmp_path, monkeypatch):
+    text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
+    lines = text.split("### From a table to a report")[1].split("```")[1].splitlines()[1:]
+    steps = [line[23:].split()[0] for line in lines]
+    calls = []
+
+    def note(owner, name):
+        function = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *args, **given: calls.append(name) or function(*args, **given))
+
+    for step in steps:
+        note(SelfCalibratedClassifier if step == "fit" else training, step)
+    train(Order(table, "left?", tmp_path / "out"))
+    assert calls == steps
 
 
 def test_on_the_command_line(quick, table, tmp_path):
