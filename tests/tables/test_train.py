@@ -400,29 +400,6 @@ def test_bad_tables_and_options_get_a_sentence(case, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "sentence"),
-    [
-        ("t.csv", b"", "t.csv is empty"),
-        ("t.csv", "größe,y\n1,2\n".encode() + b"\xff", "not text in UTF-8"),
-        ("t.csv", "größe,y\n1,2\n".encode("utf-16")[:-1], "not text in UTF-8"),
-        ("t.csv", b"PK\x03\x04\x14\x00", "is a spreadsheet or an archive, not text; save it as CSV"),
-        ("t.csv", bytes(range(256)) * 4, "not text in UTF-8"),
-        ("t.csv", b'a,y\n"1,2\n', "a quotation mark is not closed"),
-        ("t.parquet", b"PAR1 nonsense", "could not be read as a Parquet file"),
-        ("t.csv.gz", b"a,y\n1,2\n", "not a complete gzip file"),
-        (
-            "t.xlsx",
-            b"PK",
-            "must end in .csv, .tsv or .parquet, optionally with .gz; got t.xlsx. Save it as CSV",
-        ),
-    ],
-)
-def test_bad_files_get_a_sentence(name, content, sentence, tmp_path):
-    (tmp_path / name).write_bytes(content)
-    assert sentence in refused("train", tmp_path / name, "--target", "y", "--out", tmp_path / "out")
-
-
 def test_places_that_cannot_be_used_get_a_sentence(table, tmp_path):
     assert "is a folder" in refused("train", tmp_path, "--target", "y", "--out", tmp_path / "out")
     assert "There is no file" in refused("train", tmp_path / "no.csv", "--target", "y", "--out", tmp_path / "out")
