@@ -143,11 +143,21 @@ def test_no_drawing_package_is_needed(table):
     assert "Over-confident by" in done.stdout
 
 
-def test_a_page_without_jinja_says_how_to_install_it(table, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "jinja2", None)
-    done = invoke("evaluate", table(), "--out", tmp_path / "x.html")
-    assert done.exit_code == 2
-    assert "pip install 'calibrant[report]'" in done.stderr
+def test_a_command_names_the_extra_that_it_misses(table, tmp_path, monkeypatch):
+    path, calibrator, out = table(), tmp_path / "c", tmp_path / "o.csv"
+    assert invoke("calibrate", path, "--method", "platt", "--out", calibrator).exit_code == 0
+    for package, extra, *command in (
+        ("jinja2", "report", "evaluate", path, "--out", tmp_path / "x.html"),
+        ("pandas", "tables", "apply", calibrator, path, "--out", out),
+        ("pandas", "tables", "train", path, "--target", "label", "--out", tmp_path / "model"),
+        ("pyarrow.parquet", "tables", "evaluate", table(name="b.parquet")),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setitem(sys.modules, package, None)
+            done = invoke(*command)
+        assert done.exit_code == 2
+        assert f"pip install 'calibrant[{extra}]'" in done.stderr
+    assert not (tmp_path / "model").exists()
 
 
 def test_predicted_must_be_columns_of_a_model_with_probs():
