@@ -90,9 +90,12 @@ class LoaderStream(Stream):
         n_classes: int | None = None,
         batches: int | None = None,
     ) -> None:
-        self.loader, self.seed, self.device, self.dtype, self.hyper = loader, seed, device, dtype, dict(hyper or {})
+        self.loader, self.seed, self.dtype = loader, seed, dtype
+        self.device = None if device is None else torch.device(device)
+        self.hyper = dict(hyper or {}) if self.device is None else map_tensors(self._moved, dict(hyper or {}))
         self.labels, self.names, self.n_classes, self._given_batches = labels, names, n_classes, batches
         self.positions, self.needed = positions, needed
+        self._takes_mapping = takes_mapping(positions, needed)
         self._kept: dict[int, Batch] = {}
         self._next = self._released = 0
         self._iterator: Iterator[Any] | None = None
@@ -213,19 +216,19 @@ class LoaderStream(Stream):
 
     def _unpack(self, item: Any) -> Batch:
         item = by_name(item, self.positions, self.needed)
-        whole = takes_mapping(self.positions, self.needed)
-        inputs, targets, index = unpack(item, self.labels, self.names, whole)
+        inputs, targets, index = unpack(item, self.labels, self.names, self._takes_mapping)
         check_batch(inputs, targets)
         if self.n_classes is not None:
             # Reading labels that are on a GPU waits for it, so there they are checked in the first epoch alone.
             first_epoch = self.length is None or self._next < self.length
             checked = first_epoch or not (isinstance(targets, Tensor) and targets.is_cuda)
             targets = check_labels(targets, len(targets), self.n_classes) if checked else targets.long()
-        batch = Batch(as_dtype(inputs, self.dtype), targets, index, hyper=self.hyper)
-        return batch if self.device is None else map_tensors(self._moved, batch)
+        parts = as_dtype(inputs, self.dtype), targets, index
+        return Batch(*(parts if self.device is None else map_tensors(self._moved, parts)), hyper=self.hyper)
 
     def _moved(self, tensor: Tensor) -> Tensor:
-        device = torch.device(self.device)  # type: ignore[arg-type]
+        device = self.device
+        assert device is not None
         if tensor.device == device:
             return tensor
         if device.type == "cuda" and tensor.device.type == "cpu" and not tensor.is_pinned():
