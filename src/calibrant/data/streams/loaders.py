@@ -223,8 +223,10 @@ class LoaderStream(Stream):
             first_epoch = self.length is None or self._next < self.length
             checked = first_epoch or not (isinstance(targets, Tensor) and targets.is_cuda)
             targets = check_labels(targets, len(targets), self.n_classes) if checked else targets.long()
-        parts = as_dtype(inputs, self.dtype), targets, index
-        return Batch(*(parts if self.device is None else map_tensors(self._moved, parts)), hyper=self.hyper)
+        inputs = as_dtype(inputs, self.dtype)
+        if self.device is not None:
+            inputs, targets, index = map_tensors(self._moved, (inputs, targets, index))
+        return Batch(inputs, targets, index, hyper=self.hyper)
 
     def _moved(self, tensor: Tensor) -> Tensor:
         device = self.device
