@@ -343,7 +343,7 @@ def read_tiny_imagenet(paths: Sequence[Path]) -> Arrays:
             listed += [(path, label) for path in sorted(own, key=lambda p: (len(p.name), p.name))]
     else:
         lines = (folder / "val_annotations.txt").read_text(encoding="utf-8").splitlines()
-        fields = [line.split("	") for line in lines if line.strip()]
+        fields = [line.split("\t") for line in lines if line.strip()]
         listed = [(folder / "images" / file, classes[name]) for file, name, *_ in fields]
     Image = pillow()
     images = []

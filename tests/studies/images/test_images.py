@@ -130,7 +130,7 @@ def test_missing_files_are_named(tmp_path):
     (tmp_path / "cifar-10-batches-py" / "test_batch").unlink()
     with pytest.raises(FileNotFoundError, match=r"The test part of CIFAR-10 .*test_batch"):
         load_parts("cifar10", tmp_path)
-    with pytest.raises(ValueError, match="name must be 'cifar10', .* got 'cifar'"):
+    with pytest.raises(ValueError, match=r"name must be 'cifar10', .* got 'cifar'"):
         load_parts("cifar", tmp_path)
     with pytest.raises(ValueError, match=r"got the file .*test\.py\. Give its folder"):
         load_parts("cifar10", shutil.copy(__file__, tmp_path / "test.py"))
