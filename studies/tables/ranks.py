@@ -37,7 +37,7 @@ def values_of(records: Iterable[Mapping[str, Any]], metric: str) -> pd.DataFrame
     rows = [(r["table"], r["seed"], r["method"], math.inf if r[metric] is None else r[metric]) for r in records]
     frame = pd.DataFrame(rows, columns=["table", "seed", "method", "value"])
     values = frame.pivot(index=["table", "seed"], columns="method", values="value")
-    return values.reindex(frame["table"].unique(), level="table")
+    return values.reindex(frame["table"].unique(), level="table") if len(values) else values
 
 
 def ranking(records: Iterable[Mapping[str, Any]], metric: str, methods: Sequence[str]) -> Ranking:
