@@ -83,27 +83,14 @@ def _threads(number: int) -> Any:
         torch.set_num_threads(before)
 
 
-def seconds_of(records: Sequence[Record], methods: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Return the seconds of single fits by table and method, for tables on which all of these methods were measured."""
-    return _of(records, methods, lambda record: record["seconds"])
+def costs_of(records: Sequence[Record], quantity: str, methods: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Return a cost of single fits by table and method, for tables on which it was measured for all of these methods.
 
-
-def memory_of(records: Sequence[Record], methods: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Return the peak memory beyond the data in megabytes, by table and method, where the system reports it."""
-    return _of(records, methods, lambda r: None if r["peak_memory"] is None else r["peak_memory"] / 1e6)
-
-
-def predict_seconds_of(records: Sequence[Record], methods: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Return the seconds to predict ``PREDICTED`` rows by table and method, where they were measured."""
-    return _of(records, methods, lambda record: record.get("predict_seconds"))
-
-
-def _of(
-    records: Sequence[Record], methods: Sequence[str], value: Callable[[Record], float | None]
-) -> dict[str, dict[str, float]]:
+    It is "seconds", "peak_memory" (beyond the data, in megabytes) or "predict_seconds" (for ``PREDICTED`` rows).
+    """
     found: dict[str, dict[str, float]] = {}
     for record in filter(is_cost, records):
-        number = value(record)
+        number = record.get(quantity)
         if record["method"] in methods and record["failure"] is None and number is not None:
-            found.setdefault(record["table"], {})[record["method"]] = number
+            found.setdefault(record["table"], {})[record["method"]] = number / (1e6 if quantity == "peak_memory" else 1)
     return {table: own for table, own in found.items() if len(own) == len(methods)}

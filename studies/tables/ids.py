@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from calibrant.methods import METHODS
 from studies.tables.bases import CROSS, base_of
 from studies.tables.peers import PEERS
 
@@ -20,6 +19,8 @@ OURS = frozenset({OWN, NETWORK_ONLY, FORMER, CROSSED})
 STORIES = {
     OWN: "networks, boosted trees and a linear model in one cross-fitted pool",
     NETWORK_ONLY: "the networks of self-calibrated without other members",
+    "instance-weights": "weights that a network computes from the input, for accurate and stable predictions (Jain & "
+    "Shenoy 2022)",
     FORMER: "perceptrons without embeddings and without other members, as before there was a pool",
 }
 """Descriptions of rows that are neither registered methods nor rivals."""
@@ -31,4 +32,4 @@ def kind(method: str) -> str:
         return "ours"
     if method in PEERS:
         return base_of(method)[0].kind
-    return "network, baseline" if method in METHODS else "other"
+    return "network, baseline"

@@ -13,7 +13,7 @@ import pytest
 from studies.common.dry_run import state
 from studies.common.keys import make_key
 from studies.images import SOURCES
-from studies.images.sources import Archive
+from studies.images.published import Archive
 from studies.meta_reg import study
 from studies.meta_reg.plan import Setup, chosen_methods, known_methods
 from tests.studies.cases import invoke as run
@@ -154,7 +154,7 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     site = tmp_path / "site"
     write_idx(site, "", True)
     files = [(path, hashlib.md5(path.read_bytes()).hexdigest()) for path in site.iterdir()]
-    archives = tuple(Archive((path.as_uri(),), md5, "fashion-mnist") for path, md5 in files)
+    archives = tuple(Archive(path.as_uri(), md5) for path, md5 in files)
     monkeypatch.setitem(SOURCES, "fashion-mnist", replace(SOURCES["fashion-mnist"], archives=archives))
     return site
 
