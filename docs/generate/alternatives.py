@@ -16,7 +16,7 @@ from docs.generate.stored import stored
 from docs.generate.tables import TABLES, on_tables
 from studies.tables.compared import JUDGED, ratios
 from studies.tables.costs import costs_of
-from studies.tables.ids import OWN, RIVAL
+from studies.tables.peers import OWN, RIVAL
 
 NAMES = {
     "plain": "plain training",

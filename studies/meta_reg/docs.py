@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from calibrant.report import Results, Table, to_markdown
-from studies.common.parts import targets_table
+from studies.common.verdicts import targets_table
 from studies.meta_reg import tables
 from studies.meta_reg.claims import Claim, computed
-from studies.meta_reg.descriptions import describe
 from studies.meta_reg.groups import RunGroup, groups
 from studies.meta_reg.measured_claims import measured
 from studies.meta_reg.noisy import has_noisy_labels, noisy_table, noisy_targets
 from studies.meta_reg.searched import CAPTION, HEADINGS, best, rows, searches, without_searches
 from studies.meta_reg.study import STUDY
+from studies.meta_reg.tables import describe
 from studies.meta_reg.targets import TARGETS, judged, targets
 
 MAIN = ("error", "NLL", "ECE", "floor")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,8 +14,7 @@ from calibrant.report import Results
 from calibrant.report.results import Record
 from studies.tables.costs import is_cost
 from studies.tables.data import DEVELOPMENT
-from studies.tables.ids import OURS, OWN, RIVAL
-from studies.tables.peers import PEERS
+from studies.tables.peers import OURS, OWN, PEERS, RIVAL
 from studies.tables.ranks import Ranking, ranking, values_of
 
 JUDGED = {"nll": "NLL", "smooth_ece": "smooth ECE"}
@@ -119,3 +118,20 @@ def lower_on(values: pd.DataFrame, method: str, own: str = OWN) -> tuple[int, in
         return 0, 0
     sums = values[[own]].assign(other=values[method]).dropna().groupby(level="table").sum()
     return int((sums[own] < sums["other"]).sum()), len(sums)
+
+
+def earlier(records: Iterable[Record], made_by: Mapping[str, str]) -> dict[str, int]:
+    """Return how many scores of each method were measured with an earlier version, whose scores may differ."""
+    outdated = [r["method"] for r in records if not is_cost(r) and _is_earlier(r, made_by)]
+    return {method: outdated.count(method) for method in dict.fromkeys(outdated)}
+
+
+def earlier_costs(records: Iterable[Record], method: str, made_by: Mapping[str, str]) -> list[str]:
+    """Return the tables on which a method's cost was measured with an earlier version."""
+    costs = (r for r in records if is_cost(r) and r["method"] == method and r["failure"] is None)
+    return [record["table"] for record in costs if _is_earlier(record, made_by)]
+
+
+def _is_earlier(record: Record, made_by: Mapping[str, str]) -> bool:
+    """Whether another version measured the method last; without a known last version, nothing counts as earlier."""
+    return record["method"] in made_by and record.get("code", "") != made_by[record["method"]]

@@ -20,9 +20,8 @@ from calibrant.report.results import Record
 from studies.common.jobs import Job
 from studies.common.keys import Key
 from studies.common.runs import Meter, run_all
-from studies.tables.bases import Remembers
 from studies.tables.data import Source, prepare
-from studies.tables.peers import peer
+from studies.tables.peers import Remembers, peer
 
 THREADS = 2
 PREDICTED = 100_000

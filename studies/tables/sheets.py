@@ -12,8 +12,7 @@ from calibrant.report.results import Record
 from studies.tables.compared import JUDGED, Compared, lower_on, ratios
 from studies.tables.costs import PREDICTED, costs_of
 from studies.tables.data import DEVELOPMENT
-from studies.tables.ids import FORMER, OWN, RIVAL, kind
-from studies.tables.peers import PEERS
+from studies.tables.peers import FORMER, OWN, PEERS, RIVAL, kind
 from studies.tables.ranks import Ranking, against, values_of
 
 Sheet = tuple[list[Column], list[list[Any]]]

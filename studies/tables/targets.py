@@ -10,11 +10,9 @@ import numpy as np
 from calibrant.report import Verdict
 from calibrant.report.results import Record
 from studies.common.shared import count
-from studies.tables.bases import base_of
 from studies.tables.compared import JUDGED, Compared, Ratio, ratios
 from studies.tables.costs import PREDICTED, THREADS, costs_of
-from studies.tables.ids import CROSSED, FORMER, OURS, OWN, RIVAL
-from studies.tables.peers import PEERS
+from studies.tables.peers import CROSSED, FORMER, OURS, OWN, PEERS, RIVAL, base_of
 from studies.tables.ranks import Ranking, ranking
 
 MEDIAN, NEAR, SHARE, FAR = 1.00, 1.02, 0.7, 1.10

@@ -58,7 +58,7 @@ def written(tmp_path_factory, eager):
     out = tmp_path_factory.mktemp("bo4sc")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "studies.common.pooled.METHODS",
+            "studies.common.synthetic.METHODS",
             {k: replace(METHODS[k], method=small(METHODS[k].method)) for k in IDS},
         )
         settings, _ = bo4sc.chosen_settings()

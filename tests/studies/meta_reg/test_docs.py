@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from studies.meta_reg.claims import Claim, cheaper
-from studies.meta_reg.descriptions import describe
 from studies.meta_reg.docs import claims_in_words
 from studies.meta_reg.plan import known_methods
+from studies.meta_reg.tables import describe
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE, RESULTS = DOCS / "meta-regularisation.md", DOCS / "meta-regularisation-results.md"

@@ -18,14 +18,13 @@ from calibrant.methods.catalogue import IMAGE_METHODS
 from calibrant.methods.core.results import Failed
 from studies.common.store import Store
 from studies.meta_reg import training as training_module
-from studies.meta_reg.curves import EpochCurve
 from studies.meta_reg.data import prepare
 from studies.meta_reg.docs import results_section
 from studies.meta_reg.measures import BINS, SCORES
 from studies.meta_reg.plan import NETWORK_VERSIONS, Setup, runs
-from studies.meta_reg.resuming import OutOfTime
 from studies.meta_reg.search import STUDY as SEARCH
 from studies.meta_reg.study import STUDY, ablate, reproduce
+from studies.meta_reg.training import EpochCurve, OutOfTime
 from tests.studies.cases import invoke
 from tests.studies.meta_reg.conftest import SMALL
 
