@@ -156,7 +156,7 @@ def test_a_file_cut_short_is_reported(name, write, file, tmp_path):
         load_parts(name, tmp_path)
 
 
-def test_an_image_of_another_size_and_a_missing_one_are_named(tmp_path):
+def test_images_of_another_size_and_missing_ones_are_named(tmp_path):
     cases.write_tiny_imagenet(tmp_path)
     image = tmp_path / "tiny-imagenet-200" / "train" / "n01" / "images" / "n01_3.JPEG"
     Image.new("RGB", (32, 64)).save(image)
