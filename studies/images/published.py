@@ -27,8 +27,7 @@ import torch
 from calibrant.base.settings import check_choice
 from calibrant.base.warning import warn
 from calibrant.data.vision import Images
-from calibrant.data.vision.images import channel_statistics
-from calibrant.data.vision.own_images import pillow
+from calibrant.data.vision.images import channel_statistics, pillow
 
 Part = Literal["train", "test"]
 PARTS: tuple[Part, Part] = ("train", "test")
