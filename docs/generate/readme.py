@@ -12,7 +12,7 @@ from studies.bo4sc.page import MATCHED
 from studies.common.pooled import POOLED
 from studies.common.summary import POSTERIOR, pivot
 from studies.common.verdicts import Records, datasets, difference, methods
-from studies.label_noise.page import JUDGED as SETS
+from studies.label_noise import JUDGED as SETS
 from studies.tables.compared import JUDGED
 from studies.tables.ids import CROSSED, OURS, OWN
 from studies.tables.ranks import Ranking

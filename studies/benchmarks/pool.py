@@ -24,7 +24,7 @@ from calibrant import SelfCalibratedClassifier
 from calibrant.metrics import nll
 from studies.benchmarks.harness import Record, record
 from studies.benchmarks.peak_memory import peak, resident
-from studies.hostile.cases import CASES
+from studies.hostile_cases import CASES
 
 SECONDS, TIMES = 10.0, 10.0
 """The largest accepted fit time: in seconds, or as a multiple of that of scikit-learn's network."""

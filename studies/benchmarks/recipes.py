@@ -42,8 +42,8 @@ from calibrant.models import resnet18, wide_resnet
 from calibrant.posthoc import make_calibrator
 from calibrant.report import machine, read_results, versions, write_results
 from calibrant.report.results import Record
-from studies.networks import plain
-from studies.networks.tasks import TASKS, Pair, Splits, TaskKind, classes_of
+from studies import networks as plain
+from studies.network_tasks import TASKS, Pair, Splits, TaskKind, classes_of
 
 RESULTS = Path("results/recipes.json")
 EPOCHS, SEEDS, FIRST = 10, 3, 3
@@ -87,7 +87,7 @@ def embeddings(seed: int) -> Case:
 
 
 def network_task(name: str, seed: int) -> Case:
-    """The version with 8,000 samples of a task of `python -m studies bench networks`."""
+    """The version with 8,000 samples of a task of `python -m studies.networks`."""
     kind = TASKS[name]
     splits = kind.draw(seed, "large")
     return Case(kind, splits, kind.build(classes_of(splits), seed))

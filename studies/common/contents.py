@@ -34,20 +34,12 @@ KINDS = {
         ("dataset", "steps", "outer_learning_rate", "alpha", "width", "learning_rate", "epochs"),
     ),
     "bo4sc-ablation": ResultKind("ablate bo4sc", ("sets", "variants", "seeds")),
-    "noise": ResultKind("bench noise", ("rates", "sets", "methods", "seeds"), ("dataset", "method", "rate", "seed")),
     "meta-reg": ResultKind(
         "reproduce meta-reg",
         ("sets", "methods", "seeds"),
         ("dataset", "model", "recipe", "epochs", "limit", "method", "seed"),
     ),
-    "networks": ResultKind("bench networks", ("tasks", "starts", "epochs", "stories"), ("task", "start", "seed")),
     "tables-ablation": ResultKind("ablate tables", ("rows", "tables", "methods"), ("table", "method", "seed")),
-    "guarantees": ResultKind(
-        "bench guarantees",
-        ("sets", "rows", "new_rows", "risks", "confidence", "coverage"),
-        ("dataset", "learner", "seed"),
-    ),
-    "hostile": ResultKind("bench hostile", ("cases", "methods", "seeds")),
     "tables": ResultKind("bench tables", ("split", "tables", "methods"), ("table", "method", "seed", "threads")),
 }
 """Kinds by the value of ``experiment`` in a result file's config."""
