@@ -307,7 +307,6 @@ def engine():
         "smoothing": lambda net: bilevel.LabelSmoothing(40, initial=0.1),
         "noise": lambda net: bilevel.LabelNoise(CLASSES, per="class", initial=0.2),
         "logit scale": lambda net: bilevel.LogitScale(1.3),
-        "weight network": lambda net: bilevel.WeightNetwork(COLUMNS, CLASSES, hidden=3, initial_weight=0.6),
     }
     ways = {
         "unrolled": bilevel.Unrolled(5),

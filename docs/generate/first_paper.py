@@ -149,7 +149,8 @@ def sentences() -> list[str]:
         f"weights raise ECE-10 significantly on {_with_sizes(raised)}. They lower it significantly on "
         f"{_with_sizes(lowered)}.",
         "`instance-weights`, after the earlier bilevel method of Jain and Shenoy (2022), has a lower mean ECE-10 than "
-        f"`bo4sc` on {len(lower_on(records, 'ece10', 'instance-weights', 'bo4sc'))} of {total} sets.",
+        f"`bo4sc` on {len(lower_on(records, 'ece10', 'instance-weights', 'bo4sc'))} of {total} sets. "
+        "It is no longer in the library.",
         self_calibrated("bo4sc", SEEN),
         self_calibrated("bo4sc-more-seeds", UNSEEN),
         *pooled(),

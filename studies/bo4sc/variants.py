@@ -67,7 +67,7 @@ def variants() -> list[Variant]:
         *((f"α = {a:g}", "smooth maximum", {"alpha": a}) for a in (5.0, 30.0, 100.0) if a != base.alpha),
         *((h, "hypergradient", {"hypergradient": h}) for h in ("truncated", "implicit")),
         *((f"outer {o.upper()}", "outer loss", {"outer_loss": o}) for o in ("nll", "brier", "sece", "dece")),
-        *((f"weights: {w}", "weights", {"weights": w}) for w in ("prior", "neighbours", "network")),
+        *((f"weights: {w}", "weights", {"weights": w}) for w in ("prior", "neighbours")),
         ("weights: sigmoid", "weights", {"form": "sigmoid"}),
     ]
     for also in ("l2", "l2-unit", "label-smoothing", "label-noise"):

@@ -15,7 +15,7 @@ BETWEEN_LINES = 10.0
 """Seconds between two lines where standard error is not a terminal."""
 SETTLED = 60.0
 """Until so many seconds have passed, the time left is told only if a few per cent of the work are done."""
-COSTS = {"ensemble": 3, "bo4sc": 8, "instance-weights": 8, "self-calibrated": 40, "self-calibrated-pool": 60}
+COSTS = {"ensemble": 3, "bo4sc": 8, "self-calibrated": 40, "self-calibrated-pool": 60}
 """Rough times of a run of these methods relative to the other methods of the same study, on a processor."""
 
 

@@ -17,8 +17,6 @@ from studies.common.records import Prepared, prepare, shape_of
 from studies.common.runs import FinishedRun, Planned, Training, populations
 from studies.common.store import Line, Store
 
-APART = frozenset({"instance-weights"})
-"""Methods that need much CPU time (dropout masks); with a GPU, they run in a separate process."""
 Measure = Callable[[Key, FinishedRun[Prepared]], Record]
 
 
@@ -77,11 +75,11 @@ def run_plan(
 
 
 def parts_of(trainings: Sequence[Training[Prepared]]) -> list[list[Job]]:
-    """Group trainings by the shape of their sets, largest group first; methods in ``APART`` get separate groups."""
+    """Group trainings by the shape of their sets, largest group first."""
     parts: dict[Hashable, list[Training[Prepared]]] = {}
     for training in trainings:
         first, _ = training.planned[0]
-        parts.setdefault((shape_of(first["dataset"]), first["method"] in APART), []).append(training)
+        parts.setdefault(shape_of(first["dataset"]), []).append(training)
     by_size = sorted(parts.values(), key=lambda part: -sum(len(training.planned) for training in part))
     return [list(part) for part in by_size]
 

@@ -57,7 +57,7 @@ BASELINES: dict[str, str] = {
     "not ranked. Self-calibrated is also a mean of networks, and it is ranked.",
     "instance-weights": "An earlier bilevel method for confidence, after the abstract of Jain & Shenoy (2022): a small "
     "network computes the weights from the inputs; the validation NLL and the variance of five passes with dropout "
-    "train it. The combination of the two, and all settings, are our choice.",
+    "train it. The combination of the two, and all settings, are our choice. The method is no longer in the library.",
     "standard-matched": "The control of bo4sc: standard training with the same network, epochs and learning rate, so "
     "that the two differ only by the weights.",
     "bo4sc": "Algorithm 1 with one setting per set; their origin is given above.",

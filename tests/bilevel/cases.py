@@ -22,7 +22,6 @@ from calibrant.bilevel import (
     SmoothedWeights,
     Truncated,
     Unrolled,
-    WeightNetwork,
     add_prior,
     neighbourhood,
 )
@@ -74,7 +73,6 @@ OUTERS = {
     "weights, clipped": lambda: SampleWeights(TRAIN, initial_weight=0.7),
     "weights, sigmoid, prior": lambda: SampleWeights(TRAIN, form="sigmoid", initial_weight=0.6, prior_strength=2.0),
     "weights, smoothed": lambda: SmoothedWeights(TRAIN, initial_weight=0.7, prior_strength=0.5),
-    "weight network": lambda: WeightNetwork(2, CLASSES, hidden=3, initial_weight=0.6, prior_strength=0.5),
     "L2 per layer": lambda: L2(mlp(), initial=0.05),
     "L2 per unit": lambda: L2(mlp(), per="unit", initial=0.05),
     "smoothing per sample": lambda: LabelSmoothing(TRAIN, initial=0.1),

@@ -20,7 +20,6 @@ from calibrant.bilevel import (
     SampleWeights,
     SmoothedWeights,
     Unrolled,
-    WeightNetwork,
     composed,
     confidence_gap_loss,
     neighbourhood,
@@ -177,7 +176,6 @@ OUTERS = {
     "noise per class": lambda: LabelNoise(CLASSES, per="class", initial=0.1),
     "noise matrix": lambda: LabelNoise(CLASSES, per="matrix", initial=0.1),
     "smoothed": lambda: SmoothedWeights(TRAIN, initial_weight=0.8, prior_strength=1.0),
-    "network": lambda: WeightNetwork(2, CLASSES, hidden=3, initial_weight=0.8, prior_strength=0.1),
     "all at once": lambda: OuterVariables(
         LabelNoise(CLASSES, initial=0.1), SampleWeights(TRAIN, initial_weight=0.8, prior_strength=1.0), L2(model())
     ),
@@ -198,10 +196,10 @@ def member(outer, loss, m, batch_size=None, inner=None):
     )
 
 
-ROWS = [(outer, loss, None, None) for outer, loss in zip(OUTERS, [*VALUES, "nll"], strict=True)] + [
+ROWS = [(outer, loss, None, None) for outer, loss in zip(OUTERS, VALUES, strict=True)] + [
     ("smoothed", "dece", 7, None),
     ("noise matrix", "sece", 7, FOCAL),
-    ("network", "brier", 7, FOCAL),
+    ("noise", "brier", 7, FOCAL),
 ]
 
 

@@ -1,4 +1,4 @@
-"""Tests of sample weights with a prior, with smoothing over neighbours, and from a network."""
+"""Tests of sample weights with a prior, and with smoothing over neighbours."""
 
 from __future__ import annotations
 
@@ -18,10 +18,8 @@ from calibrant.bilevel import (
     SampleWeights,
     SmoothedWeights,
     Unrolled,
-    WeightNetwork,
     neighbourhood,
     solve,
-    standardisation,
 )
 from calibrant.bilevel.problem.objectives import DEFAULT_OUTER_LOSS
 from calibrant.data import Batch
@@ -159,62 +157,17 @@ def test_smoothed_weights_of_many_samples_are_cheap():
     assert outer.raw.grad.sum().item() == pytest.approx(500, rel=1e-4)
 
 
-def test_the_weight_network_by_hand():
-    outer = filled(WeightNetwork(2, CLASSES, hidden=4))
-    hyper = standardisation(inputs() * 3 + 1)
-    x = inputs()
-    for given in ({}, hyper):
-        z = (x - hyper["input_mean"]) / hyper["input_scale"] if given else x
-        both = torch.cat([z, nn.functional.one_hot(LABELS, CLASSES).double()], 1)
-        first, last = outer.first, outer.last
-        expected = torch.sigmoid(torch.tanh(both @ first.weight.T + first.bias) @ last.weight[0] + last.bias)
-        losses = torch.rand(TRAIN, dtype=torch.float64)
-        full, mini = batches(given)
-        torch.testing.assert_close(outer.weigh(losses, full), losses * expected)
-        torch.testing.assert_close(outer.weigh(losses[:4], mini), losses[:4] * expected[ROWS])
-    soft = nn.functional.one_hot(LABELS, CLASSES).double()
-    torch.testing.assert_close(outer.weights(x, soft), outer.weights(x, LABELS))
-    assert outer.weights(x.view(TRAIN, 1, 2), LABELS).shape == (TRAIN,)
-
-
-def test_the_weight_network_starts_with_equal_weights():
-    first, same, other = (WeightNetwork(2, CLASSES, initial_weight=0.9, seed=s) for s in (1, 1, 2))
-    assert first.weights(inputs().float(), LABELS).tolist() == pytest.approx([0.9] * TRAIN)
-    assert torch.equal(first.first.weight, same.first.weight)
-    assert not torch.equal(first.first.weight, other.first.weight)
-    assert not first.needs_index
-    outer = filled(WeightNetwork(2, CLASSES, hidden=4, prior_strength=3.0))
-    assert outer.prior().item() == pytest.approx(1.5 * outer.last.weight.square().sum().item(), rel=1e-13)
-    assert WeightNetwork(2, CLASSES).prior() == 0.0
-
-
-def test_standardisation_leaves_constant_columns_alone():
-    x = torch.cat([inputs(), torch.ones(TRAIN, 1)], 1)
-    found = standardisation(x)
-    z = (x - found["input_mean"]) / found["input_scale"]
-    assert z.mean(0).tolist() == pytest.approx([0.0] * 3, abs=1e-12)
-    assert z.std(0, unbiased=False).tolist() == pytest.approx([1.0, 1.0, 0.0])
-
-
-MEMBERS = {
-    "smoothed": (lambda m: SmoothedWeights(24, initial_weight=0.8), lambda x, y: neighbourhood(x, y, neighbours=4)),
-    "network": (lambda m: WeightNetwork(2, CLASSES, hidden=3, seed=m), lambda x, y: standardisation(x)),
-}
-
-
 @pytest.mark.parametrize("batch_size", [None, 10])
-@pytest.mark.parametrize("name", MEMBERS)
-def test_members_of_a_population_bring_their_own_data(name, batch_size):
-    """Kernels and standardisations differ between members; each equals its single run."""
-    make, hyper = MEMBERS[name]
+def test_members_of_a_population_bring_their_own_data(batch_size):
+    """Kernels differ between members; each equals its single run."""
 
     def member(m):
         x, y = inputs(40, seed=m) * (m + 1), torch.arange(40) % CLASSES
         torch.manual_seed(m)
         model = nn.Linear(2, CLASSES).double()
-        constants = hyper(x[:24], y[:24])
+        constants = neighbourhood(x[:24], y[:24], neighbours=4)
         data = {"train": (x[:24], y[:24]), "val": (x[24:], y[24:]), "batch_size": batch_size}
-        return Bilevel(model, make(m), hyper=constants, seed=m, **data)
+        return Bilevel(model, SmoothedWeights(24, initial_weight=0.8), hyper=constants, seed=m, **data)
 
     settings = {
         "hypergradient": Unrolled(3),
@@ -234,13 +187,6 @@ def test_members_of_a_population_bring_their_own_data(name, batch_size):
     [
         (lambda: SampleWeights(3, prior_strength=-1.0), "prior_strength must be at least 0 and finite; got -1.0"),
         (lambda: SampleWeights(3, prior_strength=math.nan), "got nan"),
-        (lambda: WeightNetwork(2, 3, initial_weight=1.0), r"must be in \(0, 1\); got 1.0"),
-        (lambda: WeightNetwork(2, 3, prior_strength=math.inf), "prior_strength must be at least 0 and finite; got inf"),
-        (
-            lambda: WeightNetwork(5, 3).weights(inputs().float(), LABELS),
-            "must have 5 features for this WeightNetwork; got 2",
-        ),
-        (lambda: WeightNetwork(2, 3).weigh(torch.tensor(1.0), batches({})[0]), "needs one loss per sample"),
         (
             lambda: SmoothedWeights(TRAIN).weigh(torch.ones(TRAIN), batches({})[0]),
             r"needs batch.hyper\['neighbours'\] and \['kernel'\]",

@@ -109,7 +109,7 @@ def test_what_is_refused():
     with pytest.raises(ValueError, match="which samples they hold"):
         calibrant.fit(net(), loader, (x, y), method=BO4SC(epochs=1))
     with pytest.raises(ValueError, match="give tensors instead of a loader"):
-        calibrant.fit(net(), loader, (x, y), method=BO4SC(epochs=1, weights="network"))
+        calibrant.fit(net(), loader, (x, y), method=BO4SC(epochs=1, weights="neighbours"))
     with pytest.raises(ValueError, match="needs a validation part"):
         calibrant.fit(net(), (x, y), method=BO4SC())
     with pytest.raises(ValueError, match="needs a validation part"):

@@ -258,11 +258,6 @@ def test_the_default_network_is_for_rows_of_numbers():
     assert Standard(epochs=1).fit(replace(task, model=cnn())).failure is None
 
 
-def test_dropout_is_asked_for_where_it_is_needed():
-    with pytest.raises(ValueError, match="needs a model with dropout"):
-        calibrant.fit(nn.Sequential(nn.Flatten(), nn.Linear(16, 3)), TRAIN, VAL, method="instance-weights")
-
-
 @pytest.mark.parametrize(
     "make",
     [

@@ -84,7 +84,6 @@ def test_weight_history_begins_at_one_and_ends_at_the_weights():
         {"outer_loss": "dece"},
         {"weights": "prior"},
         {"weights": "neighbours"},
-        {"weights": "network"},
         {"form": "sigmoid"},
         {"also": ("l2",)},
         {"also": ("label-smoothing", "l2-unit")},
@@ -94,7 +93,7 @@ def test_weight_history_begins_at_one_and_ends_at_the_weights():
     ids=str,
 )
 def test_every_variant_moves_its_outer_variables(settings):
-    rate = None if settings.get("weights", "sample") in (None, "network") else 50.0
+    rate = None if settings.get("weights", "sample") is None else 50.0
     fitted = BO4SC(hidden=(6,), steps=2, epochs=20, outer_learning_rate=rate, **settings).fit(small_task(torch.float32))
     weights = fitted.sample_weights
     if settings.get("weights", "sample") is None:

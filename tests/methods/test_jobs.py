@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import calibrant
-from calibrant.bilevel import OUTER_LOSSES, averaged, composed, variance_loss
+from calibrant.bilevel import OUTER_LOSSES, averaged, composed
 from calibrant.losses.classification import brier
 from calibrant.methods import BO4SC, METHODS, Calibrated, SelfCalibrated, Standard, fit_all
 from tests.methods.test_methods import diverging, short, task
@@ -87,7 +87,6 @@ def test_what_fit_gives_can_be_sent():
         *OUTER_LOSSES.values(),
         composed,
         averaged,
-        variance_loss,
         lambda: composed(brier),
         Standard(gamma=1.0).inner_loss,
     ],

@@ -188,8 +188,7 @@ def test_mini_batches_above_the_limit():
         lambda: BO4SC(also=("dropout",)),
         lambda: BO4SC(steps=0),
         lambda: BO4SC(prior_strength=1.0),
-        lambda: BO4SC(weights="network", outer_learning_rate=10.0),
-        lambda: BO4SC(weights="network", form="sigmoid"),
+        lambda: BO4SC(weights="network"),
         lambda: BO4SC(weights=None, also=("l2",), initial_weight=0.5),
         lambda: BO4SC(outer_loss="nll", alpha=100.0),
         lambda: BO4SC(last=3),
@@ -207,7 +206,7 @@ def test_settings_that_make_no_sense_are_refused(make):
 
 def test_the_same_settings_are_taken_where_they_change_something():
     BO4SC(alpha=100.0, hypergradient="truncated", last=3, also=("l2",), also_learning_rate=0.1, form="sigmoid")
-    BO4SC(hypergradient="implicit", damping=0.1, weights="network", also_learning_rate=0.1, prior_strength=1.0)
+    BO4SC(hypergradient="implicit", damping=0.1, weights="prior", prior_strength=1.0)
     BO4SC(outer_loss="nll", alpha=BO4SC.alpha, last=BO4SC.last)  # a default looks like an omitted value
 
 

@@ -17,7 +17,7 @@ from calibrant.bilevel.gradients.one_step import Direct, Feedback, OneStep
 from calibrant.bilevel.optimizers import SGD, Adam, AdamW, GroupedOptimizer, Optimizer
 from calibrant.bilevel.optimizers.schedules import cosine, exponential, multistep, one_cycle
 from calibrant.bilevel.problem.bilevel import Bilevel
-from calibrant.bilevel.problem.objectives import OUTER_LOSSES, averaged, composed, confidence_gap_loss, variance_loss
+from calibrant.bilevel.problem.objectives import OUTER_LOSSES, averaged, composed, confidence_gap_loss
 from calibrant.bilevel.problem.population import Population
 from calibrant.bilevel.running.finite import NonFiniteError
 from calibrant.bilevel.running.run import Run
@@ -38,10 +38,8 @@ from calibrant.bilevel.variables import (
     OuterVariables,
     SampleWeights,
     SmoothedWeights,
-    WeightNetwork,
     add_prior,
     neighbourhood,
-    standardisation,
 )
 
 __all__ = [
@@ -88,7 +86,6 @@ __all__ = [
     "Solution",
     "Truncated",
     "Unrolled",
-    "WeightNetwork",
     "add_prior",
     "averaged",
     "composed",
@@ -100,6 +97,4 @@ __all__ = [
     "one_cycle",
     "pooled",
     "solve",
-    "standardisation",
-    "variance_loss",
 ]

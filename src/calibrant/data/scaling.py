@@ -1,21 +1,18 @@
-"""Scaling the inputs of a network: tables of numbers and codes, and tensors.
+"""Scaling the columns of a table for a network.
 
-:func:`fit_scaling` is for tables. Numbers get mean 0 and variance 1, and outliers are compressed. Missing numbers
-become 0 and are marked. Codes of categories become one-hot. :class:`calibrant.data.TableEncoder` and the classifiers
-use it, once for each table. :func:`standardisation` is for tensors, such as images, inside the engine.
+Numbers get mean 0 and variance 1, and outliers are compressed. Missing numbers become 0 and are marked. Codes of
+categories become one-hot. :class:`calibrant.data.TableEncoder` and the classifiers use it, once for each table.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from sklearn.preprocessing import OneHotEncoder
 from torch import Tensor
-
-from calibrant.data.streams.batch import Tensors
 
 LIMIT = 10.0
 """Scaled values beyond ±LIMIT are compressed, so that an outlier cannot dominate the network."""
@@ -191,15 +188,3 @@ def _quantiles(values: np.ndarray, weights: np.ndarray, levels: list[float]) -> 
     reached = np.cumsum(weights[order])
     quantiles: np.ndarray = values[order[np.searchsorted(reached, np.asarray(levels) * reached[-1])]]
     return quantiles
-
-
-def standardisation(inputs: Any) -> Tensors:
-    """Plain mean and deviation of tensors of any shape and size, on their device, for ``Bilevel(hyper=…)``.
-
-    ``input_mean`` and ``input_scale`` hold one number for each entry of a flattened sample. The scale of a constant
-    entry is 1. Tables need :func:`fit_scaling`, which handles outliers, missing values and categories.
-    """
-    x = (inputs if isinstance(inputs, Tensor) else torch.as_tensor(inputs, device="cpu")).flatten(1)
-    x = x if x.is_floating_point() else x.to(torch.get_default_dtype())
-    scale = x.std(0, unbiased=False)
-    return {"input_mean": x.mean(0), "input_scale": torch.where(scale > 0, scale, 1.0)}

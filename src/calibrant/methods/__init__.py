@@ -13,7 +13,6 @@ from calibrant.methods.core.samples import Samples
 from calibrant.methods.core.task import Task
 from calibrant.methods.fit.defaults import default_method
 from calibrant.methods.fit.trained import Trained
-from calibrant.methods.sample_weights import InstanceWeights
 from calibrant.methods.self_calibrated import SelfCalibrated
 from calibrant.methods.standard import Calibrated, CrossFitted, Ensemble, Standard
 
@@ -25,7 +24,6 @@ __all__ = [
     "Ensemble",
     "Entry",
     "Fitted",
-    "InstanceWeights",
     "Job",
     "Method",
     "Mixture",

@@ -32,7 +32,6 @@ from calibrant.bilevel import (
     SmoothedWeights,
     Truncated,
     Unrolled,
-    WeightNetwork,
     neighbourhood,
 )
 from calibrant.data.streams.batch import tensors_of
@@ -41,7 +40,7 @@ from calibrant.methods.core.results import read_outer, variables_of, weights_at
 from calibrant.methods.core.samples import entries
 from calibrant.methods.core.task import Task, streams
 
-Weights = Literal["sample", "prior", "neighbours", "network"]
+Weights = Literal["sample", "prior", "neighbours"]
 Companion = Literal["l2", "l2-unit", "label-smoothing", "label-noise"]
 
 
@@ -87,10 +86,10 @@ class BO4SC(Method):
         negative curvature. θ^T is not a minimum, so a more exact solution would not be a better hypergradient.
     outer_loss : {"bce", "nll", "brier", "sece", "dece"}
         Outer objective on held-out data; the paper uses ``"bce"``.
-    weights : {"sample", "prior", "neighbours", "network"} or None
+    weights : {"sample", "prior", "neighbours"} or None
         ``"sample"``: one free weight per sample, as published. ``"prior"``: the same with a penalty that pulls weights
-        towards 1. ``"neighbours"``: weights smoothed over neighbours with the same label. ``"network"``: weights
-        computed by a small network from input and label. None: no weights; learn only the variables in ``also``.
+        towards 1. ``"neighbours"``: weights smoothed over neighbours with the same label. None: no weights; learn only
+        the variables in ``also``.
     prior_strength : float, optional
         Strength of the penalty towards equal weights, for all forms except ``"sample"``. None: 0.01 for ``"prior"``,
         else 0.
@@ -102,7 +101,7 @@ class BO4SC(Method):
     also : tuple of {"l2", "l2-unit", "label-smoothing", "label-noise"}
         Further outer variables.
     also_learning_rate : float
-        Adam's learning rate for the variables in ``also``, and for the parameters of a weight network.
+        Adam's learning rate for the variables in ``also``.
     restart : bool
         Restart every outer step from θ⁰. The paper does not say. Its number of steps is enough only if θ is carried
         over.
@@ -165,16 +164,16 @@ class BO4SC(Method):
 
         A value equal to the default is accepted, because it cannot be distinguished from an omitted one.
         """
-        free = self.weights not in (None, "network")
+        weighted = self.weights is not None
         used = {
-            "outer_learning_rate": (free, "weights"),
-            "initial_weight": (free, "weights"),
-            "form": (free, "weights"),
+            "outer_learning_rate": (weighted, "weights"),
+            "initial_weight": (weighted, "weights"),
+            "form": (weighted, "weights"),
             "prior_strength": (self.weights not in (None, "sample"), "weights"),
             "alpha": (self.outer_loss == "bce", "outer_loss"),
             "last": (self.hypergradient == "truncated", "hypergradient"),
             "damping": (self.hypergradient == "implicit", "hypergradient"),
-            "also_learning_rate": (bool(self.also) or self.weights == "network", "also"),
+            "also_learning_rate": (bool(self.also), "also"),
         }
         for name, (counts, other) in used.items():
             value = getattr(self, name)
@@ -229,15 +228,13 @@ class BO4SC(Method):
     def weight_variable(self, task: Task) -> OuterVariable:
         """The weights of the training samples."""
         strength = self.prior_strength or 0.0
-        if self.weights == "network":
-            return WeightNetwork(entries(task.train, "weights='network'"), task.n_classes, prior_strength=strength)
         if self.weights == "prior" and self.prior_strength is None:
             strength = 0.01
         kind = SmoothedWeights if self.weights == "neighbours" else SampleWeights
         return kind(len(task.train), form=self.form, initial_weight=self.initial_weight, prior_strength=strength)
 
     def outer_optimizer(self, group: TrainingGroup) -> Optimizer:
-        """Gradient descent for the weights, Adam for everything else (including the parameters of a weight network)."""
+        """Gradient descent for the weights, Adam for everything else."""
         variables = group.problems[0].variables
         adam = Adam(self.also_learning_rate)
         groups = [

@@ -11,7 +11,7 @@ from calibrant.methods.confidence import LearnedConfidence
 from calibrant.methods.core.method import Method
 from calibrant.methods.image_networks import RECIPES, NetworkTraining, Recipe
 from calibrant.methods.meta_regularization import FocalControl, MetaRegularization
-from calibrant.methods.sample_weights import InstanceWeights, Reweighting
+from calibrant.methods.sample_weights import Reweighting
 from calibrant.methods.self_calibrated import SelfCalibrated
 from calibrant.methods.standard import STOPPED, Calibrated, Ensemble, Standard
 
@@ -43,10 +43,6 @@ METHODS: dict[str, Entry] = {
     ),
     "focal": Entry(Standard(patience=200, gamma=1.0), "focal loss (γ = 1), returned to the best validation loss"),
     "ensemble": Entry(Ensemble(), "the mean of five stopped networks"),
-    "instance-weights": Entry(
-        InstanceWeights(),
-        "weights that a network computes from the input, for accurate and stable predictions (Jain & Shenoy 2022)",
-    ),
     "bo4sc": Entry(BO4SC(), "a weight per training sample, learned by hypergradients (Sanguin et al. 2024)"),
     "self-calibrated": Entry(
         SelfCalibrated(embedding=None),

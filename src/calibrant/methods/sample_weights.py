@@ -1,111 +1,18 @@
-"""Sample weights that are learned: from a small network, or one per sample for training with many wrong labels."""
+"""One learned weight per training sample, for training with many wrong labels."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from calibrant.bilevel import (
-    Adam,
-    Bilevel,
-    Hypergradient,
-    Implicit,
-    OneStep,
-    SampleWeights,
-    Unrolled,
-    WeightNetwork,
-    variance_loss,
-)
-from calibrant.methods.core.method import Method, SolveSettings, TrainedNetwork, TrainingGroup
+from calibrant.bilevel import Adam, Bilevel, Hypergradient, Implicit, OneStep, SampleWeights
+from calibrant.methods.core.method import SolveSettings, TrainedNetwork, TrainingGroup
 from calibrant.methods.core.results import weights_at
-from calibrant.methods.core.samples import Samples, entries
+from calibrant.methods.core.samples import Samples
 from calibrant.methods.core.task import Task
 from calibrant.methods.image_networks import STRIDE, NetworkTraining, check_meta
-
-
-@dataclass(frozen=True)
-class InstanceWeights(Method):
-    """Weights as a function of the input, for accurate and stable held-out predictions, after Jain & Shenoy (2022).
-
-    ::
-
-        inner   mean_i g(x_i)·CE(f(x_i, θ), y_i)                           dropout in f, g a small network
-        outer   mean_j CE(f(x_j, θ), y_j) + strength·Var_dropout[p(x_j)]   over ``draws`` passes
-
-    This follows the abstract of "Selective classification using a robust meta-learning approach", arXiv:2212.05987:
-    instance-conditioned weights, and a meta-objective that reduces dropout variance, in a bilevel framework. The
-    details are our choice: the sum of the two outer terms, the variance of probabilities, and all settings below. The
-    network is that of the other methods, and the hypergradient is exact. Confidence is the largest probability, as for
-    all methods here; the paper also ranks samples by g.
-
-    Parameters
-    ----------
-    hidden : tuple of int
-        Units of the hidden layers, for the default network.
-    dropout : float
-        Dropout rate of the default network; your own model needs ``nn.Dropout`` layers.
-    draws, strength : int and float
-        Number of passes for the variance, and its weight relative to the cross-entropy.
-    steps : int
-        Inner steps per outer step.
-    epochs : int, optional
-        Passes over the training data; None: as in :class:`BO4SC`.
-    learning_rate, outer_learning_rate : float
-        Adam's learning rates for the network and for g.
-    batch_size : int, optional
-        Samples per step; None: all rows if there are at most 4,096, else 512.
-    """
-
-    hidden: tuple[int, ...] = (64, 64)
-    dropout: float = 0.5
-    draws: int = 5
-    strength: float = 1.0
-    steps: int = 5
-    epochs: int | None = None
-    learning_rate: float = 0.005
-    outer_learning_rate: float = 0.05
-    batch_size: int | None = None
-
-    varying: ClassVar[frozenset[str]] = frozenset({"learning_rate", "epochs"})
-
-    def __post_init__(self) -> None:
-        if not 0 < self.dropout < 1:
-            raise ValueError(
-                f"dropout must lie strictly between 0 and 1, so that predictions vary; got {self.dropout}."
-            )
-        variance_loss(strength=self.strength, draws=self.draws)
-
-    def problem(self, model: nn.Module, task: Task) -> Bilevel:
-        task.need_val("InstanceWeights")
-        problem = Bilevel(
-            model,
-            WeightNetwork(entries(task.train, "InstanceWeights"), task.n_classes, labels=False),
-            **self.data(task),
-            outer_loss=variance_loss(strength=self.strength, draws=self.draws),
-            outer_mode="train",  # the outer loss uses dropout too, with new masks each time
-            seed=task.seed,
-        )
-        if not (problem.view.dropouts or problem.stochastic):
-            raise ValueError("InstanceWeights needs a model with dropout; got none. Add nn.Dropout layers.")
-        return problem
-
-    def solving(self, group: TrainingGroup) -> SolveSettings:
-        return SolveSettings(
-            hypergradient=Unrolled(self.steps),
-            inner_optimizer=Adam(group.each("learning_rate")),
-            outer_optimizer=Adam(self.outer_learning_rate),
-            steps=group.steps(),
-        )
-
-    def learned(self, outcome: TrainedNetwork) -> dict[str, Any]:
-        return {"sample_weights": weights_at(outcome.solution.phi, outcome.solution)}
-
-    def rows_at_once(self, task: Task) -> int:
-        return self.steps * super().rows_at_once(task)
-
 
 SOLVED_HEAD = Implicit(STRIDE, "head")
 NEXT_STEP = OneStep(1, "head", learning_rate=1.0)
@@ -169,11 +76,4 @@ class Reweighting(NetworkTraining):
         return self.outer_batch_size
 
     def learned(self, outcome: TrainedNetwork) -> dict[str, Any]:
-        return super().learned(outcome) | {"sample_weights": weights_of(outcome)}
-
-
-def weights_of(outcome: TrainedNetwork) -> Tensor:
-    """The final weights, in the order of the training samples, on the CPU."""
-    solution = outcome.solution
-    with torch.no_grad():
-        return solution.problem.outer_view.run(solution.phi, lambda outer: outer.weights()).cpu()
+        return super().learned(outcome) | {"sample_weights": weights_at(outcome.solution.phi, outcome.solution)}

@@ -12,10 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from calibrant.base.classes import full_precision
 from calibrant.base.settings import check_choice
 from calibrant.bilevel.variables import OuterVariable, add_prior
 from calibrant.bilevel.variables.base import one_number
@@ -119,19 +117,6 @@ def dece_loss(
     return BesideCrossEntropy(dece, _strength(strength), settings)
 
 
-def variance_loss(*, strength: float = 1.0, draws: int = 5) -> UserLoss:
-    """``CE + strength·variance`` over ``draws`` passes with dropout (after Jain & Shenoy 2022).
-
-    It rewards predictions that are correct and do not vary between passes. The cross-entropy is the mean over passes.
-    The variance is that of the probabilities over passes, summed over classes. The network needs ``nn.Dropout`` and the
-    problem ``outer_mode="train"``. Every outer step draws new masks. This loss is not in ``OUTER_LOSSES``, because
-    those work for every network.
-    """
-    if draws < 2:
-        raise ValueError(f"draws must be at least 2 for a variance; got {draws}.")
-    return DropoutVariance(float(positive_number("strength", strength, zero=True)), draws)
-
-
 def confidence_gap_loss() -> UserLoss:
     """Mean confidence minus accuracy, with its sign, for :class:`calibrant.bilevel.Feedback`."""
     return ConfidenceGap()
@@ -167,20 +152,6 @@ class ConfidenceGap:
     def __call__(self, net: Network, variables: Any, batch: Batch) -> Tensor:
         confidence, right = confidence_and_right(net.logits(batch.inputs), batch.targets)
         return batch.weighted(confidence - right).mean()
-
-
-@dataclass(frozen=True)
-class DropoutVariance:
-    """See :func:`variance_loss`."""
-
-    strength: float
-    draws: int
-
-    def __call__(self, net: Network, variables: Any, batch: Batch) -> Tensor:
-        logits = torch.stack([net.logits(batch.inputs) for _ in range(self.draws)])
-        losses = torch.stack([cross_entropy(draw_logits, batch.targets) for draw_logits in logits.unbind()]).mean(0)
-        variance = full_precision(logits).softmax(-1).var(0).sum(-1)
-        return add_prior(batch.weighted(losses + self.strength * variance).mean(), variables)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ An outer variable acts on the inner objective through these hooks. Each hook is 
 
 ``project(values)`` maps the values into their allowed set after an outer step, and ``quantities(hyper)`` gives the
 quantities that φ represents. Any other ``nn.Module`` can be φ if your inner loss calls it
-(:class:`calibrant.bilevel.Bilevel`). Constants that belong to the data (a neighbourhood, a standardisation) are passed
+(:class:`calibrant.bilevel.Bilevel`). Constants that belong to the data (a neighbourhood) are passed
 in ``batch.hyper``, so the members of a population can have different ones.
 """
 
@@ -21,8 +21,7 @@ from calibrant.bilevel.variables.gamma import ConstantGamma, FocalWithGamma, Gam
 from calibrant.bilevel.variables.labels import LabelNoise, LabelSmoothing
 from calibrant.bilevel.variables.logits import LogitMap, LogitScale
 from calibrant.bilevel.variables.network_weights import L2, ColumnL2, InitialPoint
-from calibrant.bilevel.variables.sample_weights import SampleWeights, SmoothedWeights, WeightNetwork, neighbourhood
-from calibrant.data.scaling import standardisation
+from calibrant.bilevel.variables.sample_weights import SampleWeights, SmoothedWeights, neighbourhood
 
 __all__ = [
     "L2",
@@ -39,8 +38,6 @@ __all__ = [
     "OuterVariables",
     "SampleWeights",
     "SmoothedWeights",
-    "WeightNetwork",
     "add_prior",
     "neighbourhood",
-    "standardisation",
 ]

@@ -126,16 +126,6 @@ class LoaderStream(Stream):
             )
         return samples
 
-    @property
-    def whole(self) -> Batch:
-        """A placeholder for all samples, used to read the weight of each: their number, device and precision.
-
-        The samples themselves are not in memory. Inputs have no columns, and labels are −1, which no loss accepts.
-        Outer variables that need them raise an error beforehand.
-        """
-        inputs = torch.empty(self.samples, 0, device=self.device, dtype=self.dtype)
-        return Batch(inputs, torch.full((self.samples,), -1, device=self.device), slice(None), hyper=self.hyper)
-
     def batch(self, step: int) -> Batch:
         if step < self._next and step not in self._kept:
             raise ValueError(f"The batch of step {step} was released, and loaders cannot go back. Start a new run.")

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.base.inputs import shareable
-from calibrant.bilevel import L2, LabelNoise, LabelSmoothing, OuterVariables, SampleWeights, Solution, WeightNetwork
-from calibrant.data.streams.batch import Batch, map_tensors
+from calibrant.bilevel import L2, LabelNoise, LabelSmoothing, OuterVariables, SampleWeights, Solution
+from calibrant.data.streams.batch import map_tensors
 from calibrant.data.streams.loaders import LoaderStream
 from calibrant.data.streams.streams import TensorStream
 from calibrant.methods.core.samples import Samples
@@ -197,8 +197,12 @@ def weights_at(phi: Tensor, solution: Solution) -> Tensor:
     """The weight of every training sample for a given φ of a solved problem."""
     stream = solution.problem.train
     assert isinstance(stream, TensorStream | LoaderStream)
-    whole = stream.whole
-    return solution.problem.outer_view.run(phi.to(solution.phi), lambda outer: _weights(outer, whole)).cpu()
+
+    def read_weights(outer: nn.Module) -> Tensor:
+        (weights,) = (part for part in variables_of(outer) if isinstance(part, SampleWeights))
+        return weights.quantities(stream.hyper)["weights"]
+
+    return solution.problem.outer_view.run(phi.to(solution.phi), read_weights).cpu()
 
 
 def suspicion(weights: Tensor, probs: Tensor, labels: Tensor) -> Tensor:
@@ -212,13 +216,6 @@ def suspicion(weights: Tensor, probs: Tensor, labels: Tensor) -> Tensor:
 def variables_of(outer: nn.Module) -> list[nn.Module]:
     """The single variables of an outer module, in order."""
     return list(outer.parts) if isinstance(outer, OuterVariables) else [outer]
-
-
-def _weights(outer: nn.Module, whole: Batch) -> Tensor:
-    """The weight of every training sample."""
-    dtype = next(outer.parameters()).dtype
-    (part,) = (part for part in variables_of(outer) if isinstance(part, SampleWeights | WeightNetwork))
-    return part.weigh(torch.ones(len(whole.targets), device=whole.targets.device, dtype=dtype), whole)
 
 
 def read_outer(outer: nn.Module) -> dict[str, Tensor]:
