@@ -1,8 +1,8 @@
 """Measure how often rejection rules and prediction sets keep their guarantees: ``python -m studies.guarantees``.
 
-Classifiers are fitted to small data sets whose posterior is known. Rules and sets come from their out-of-fold rows; risk
-and coverage on new data are exact, up to the choice of new inputs. For comparison, "split" fits rules and sets to a
-fifth of the rows that is set aside.
+Classifiers are fitted to small data sets whose posterior is known. Rules and sets come from their out-of-fold rows.
+Risk and coverage on new data are exact, up to the choice of new inputs. For comparison, "split" fits rules and sets to
+a fifth of the rows that is set aside.
 """
 
 from __future__ import annotations

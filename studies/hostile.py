@@ -1,8 +1,8 @@
 """Test the default classifier on copies, groups, noise, outliers and other defects: ``python -m studies.hostile``.
 
-It is compared with the class frequencies, each member of its pool alone, and scikit-learn's classifiers. Each seed draws
-new training rows and clean test rows, and fits new classifiers. The records of `before` are those of an earlier version
-of the classifier; they are kept, and no command adds to them.
+It is compared with the class frequencies, each member of its pool alone, and scikit-learn's classifiers. Each seed
+draws new training rows and clean test rows, and fits new classifiers. The records of `before` are those of an earlier
+version of the classifier; they are kept, and no command adds to them.
 """
 
 from __future__ import annotations
@@ -62,8 +62,11 @@ CONTENDERS: dict[str, Callable[[int], Any]] = {
     ),
     "mlp": lambda seed: make_pipeline(StandardScaler(with_mean=False), MLPClassifier(**EARLY, random_state=seed)),
 }
-"""What is fitted, in the order of the report. A member alone uses the folds of the classifier: other folds would change
-its loss by chance, and a pool that keeps only this member could then be significantly better or worse than the member."""
+"""What is fitted, in the order of the report.
+
+A member alone uses the folds of the classifier. Other folds would change its loss by chance, and a pool that keeps only
+this member could then be significantly better or worse than the member.
+"""
 SCORES = ("accuracy", "nll", "ece15", "floor_self15", "smooth_ece", "brier", "aurc", "confidence_minus_accuracy")
 COSTS = ("seconds", "processor_seconds", "peak_memory")
 SECONDS, TIMES = 10.0, 10.0
@@ -246,7 +249,9 @@ def results_section(records: Records) -> str:
     head += [Column("ECE, now", digits=3), Column("floor", digits=3)]
     cost_head = [Column(name, digits=4) for name in (f"NLL, {BEFORE}", f"NLL, {OWN}")]
     cost_head += [Column(f"ECE, {when}", digits=3) for when in ("before", "now")]
-    cost_head += [Column(f"{what}, {when}", digits=n) for what, n in (("s", 1), ("MB", 0)) for when in ("before", "now")]
+    cost_head += [
+        Column(f"{what}, {when}", digits=n) for what, n in (("s", 1), ("MB", 0)) for when in ("before", "now")
+    ]
     judged = [[v.statement, v.word, v.note or None] for v in verdicts(records)]
     return "\n\n".join(
         [

@@ -68,7 +68,7 @@ def run_missing(
 
     def place(record: Record) -> tuple[Any, ...]:
         values = [(known, record[name]) for name, known in order.items()]
-        return tuple(value if known is None else known.index(value) for known, value in values)
+        return tuple(v if known is None else list(known).index(v) if v in known else len(known) for known, v in values)
 
     calls = (delayed(measure)(group) for group in missing if group)
     for measured in Parallel(n_jobs=chosen.jobs, return_as="generator_unordered")(calls):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 
 from calibrant.metrics import excludes_zero
-from calibrant.report import to_markdown
 from docs.generate.stored import bullets, stored, words
 from studies.benchmarks.harness import markdown
 from studies.common.pooled import POOLED

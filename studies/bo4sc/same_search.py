@@ -61,8 +61,8 @@ def network(setting: dict[str, float], epochs: int) -> Standard | BO4SC:
     hidden, rate = (int(setting["width"]),) * 2, setting["learning_rate"]
     if "steps" not in setting:
         return Standard(hidden=hidden, learning_rate=rate, epochs=epochs)
-    outer = {"steps": int(setting["steps"]), "outer_learning_rate": float(setting["outer_learning_rate"])}
-    return BO4SC(hidden=hidden, learning_rate=rate, epochs=epochs, alpha=ALPHA, **outer)
+    steps, outer = int(setting["steps"]), float(setting["outer_learning_rate"])
+    return BO4SC(hidden=hidden, learning_rate=rate, epochs=epochs, alpha=ALPHA, steps=steps, outer_learning_rate=outer)
 
 
 @dataclass
@@ -104,7 +104,9 @@ def scores(method: str, logits: Tensor, labels: Tensor, fitted: int) -> Record:
     correct = top.indices == labels
     right, wrong = top.values, log_of_others(log_probs, top.indices)
     if method == "isotonic":
-        calibrator = make_calibrator("isotonic-confidence").fit(logits[:fitted].double().numpy(), labels[:fitted].numpy())
+        calibrator = make_calibrator("isotonic-confidence").fit(
+            logits[:fitted].double().numpy(), labels[:fitted].numpy()
+        )
         confidence = torch.as_tensor(calibrator.confidence(logits.double().numpy()))
         right, wrong = confidence.log(), torch.log1p(-confidence)
     judged = slice(fitted, None)

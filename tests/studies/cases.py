@@ -1,12 +1,14 @@
 """A hand-made classifier, usable and unusable tables, and records of tables."""
 
+import json
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from calibrant.methods import BO4SC, METHODS, Calibrated, Entry, Fitted, SelfCalibrated, Standard
 from calibrant.report import Results
-from studies import label_noise
+from studies.bo4sc import study as bo4sc
 from studies.sets import blobs
 from studies.tables.data import FLOOR, SCORES
 from tests.eager import train_eagerly
@@ -81,10 +83,16 @@ def eager():
         yield
 
 
-def tiny_noise(out, **options):
-    """The experiment on flipped labels, with methods that take no time."""
+def tiny_reproduce(out, **options):
+    """`python -m studies reproduce bo4sc` on two sets, with methods that take no time."""
+    settings, _ = bo4sc.chosen_settings()
+    small = {name: settings[name] | {"epochs": 5, "hidden": [8, 8]} for name in ("blobs-1.7", "bac")}
+    file = Path(out).with_suffix(".settings.json")
     with eager(), pytest.MonkeyPatch.context() as patch:
         for name, method in TINY.items():
             patch.setitem(METHODS, name, Entry(method, ""))
-        given = {"rates": [0.4], "seeds": 2, "device": "cpu", "sets": ("blobs-1.7", "bac"), "methods": list(TINY)}
-        return label_noise.run(out=out, **given | options)
+        patch.setattr("studies.bo4sc.figures.RELIABILITY_SET", "bac")
+        if options.get("source") is None:
+            file.write_text(json.dumps(small))
+        given = {"seeds": 2, "device": "cpu", "sets": ("blobs-1.7", "bac"), "methods": list(TINY), "settings": file}
+        return bo4sc.reproduce(out=out, **given | options)

@@ -39,9 +39,6 @@ def calls(monkeypatch):
         ("bo4sc.ablation", "run"),
         ("tables", "run"),
         ("tables.ablation", "run"),
-        ("label_noise", "run"),
-        ("hostile", "run"),
-        ("guarantees", "run"),
     ):
         stand_in = types.ModuleType(f"studies.{module}")
         setattr(stand_in, function, experiment(f"{module}.{function}"))
@@ -82,7 +79,6 @@ EXPERIMENTS = [
     ("sweep", "bo4sc"),
     ("ablate", "bo4sc"),
     ("ablate", "tables"),
-    ("bench", "noise"),
     ("bench", "tables"),
 ]
 
@@ -101,7 +97,7 @@ def test_options_without_effect_beside_from_are_refused_by_name(calls, tmp_path,
     """Every option except --out, found in the commands themselves. Default values are refused too."""
     file = tmp_path / "results.json"
     file.write_text("{}")
-    values = {"--device": "auto", "--criterion": "bce", "--data": tmp_path, "--settings": file, "--rates": 0.2}
+    values = {"--device": "auto", "--criterion": "bce", "--data": tmp_path, "--settings": file}
     group, name = command
     options = {p.opts[0]: p for p in typer.main.get_command(commands.app).commands[group].commands[name].params}
     assert {"--from", "--out", "--seeds", "--device"} <= options.keys()
@@ -122,7 +118,6 @@ def test_options_without_effect_beside_from_are_refused_by_name(calls, tmp_path,
         (("reproduce", "bo4sc"), "--methods"),
         (("reproduce", "bo4sc"), "--sets"),
         (("sweep", "bo4sc"), "--learning-rate"),
-        (("bench", "noise"), "--rates"),
     ],
 )
 def test_a_list_without_a_value_is_said(calls, command, option, rest):
@@ -133,19 +128,19 @@ def test_a_list_without_a_value_is_said(calls, command, option, rest):
 
 
 def test_a_list_may_begin_with_an_equals_sign(calls):
-    assert invoke("bench", "noise", "--rates=0.1", 0.3, "--seeds", 2).exit_code == 0
-    assert calls.made[0][1]["rates"] == [0.1, 0.3]
+    assert invoke("sweep", "bo4sc", "--alpha=10", 30, "--seeds", 2).exit_code == 0
+    assert calls.made[0][1]["grid"]["alpha"] == [10, 30]
 
 
 def test_a_result_file_of_another_command_is_one_sentence(tmp_path):
     """The experiments themselves, not stand-ins."""
     file = tmp_path / "results.json"
-    file.write_text('{"config": {"experiment": "noise"}, "versions": {}, "records": [{"seed": 0}]}')
+    file.write_text('{"config": {"experiment": "tables"}, "versions": {}, "records": [{"seed": 0}]}')
     result = invoke("reproduce", "bo4sc", "--from", file, "--out", tmp_path)
     assert result.exit_code == 1
     assert result.stderr == (
-        f"studies: {file} is a result file of `python -m studies bench noise`; "
-        f"use `python -m studies bench noise --from {file}`.\n"
+        f"studies: {file} is a result file of `python -m studies bench tables`; "
+        f"use `python -m studies bench tables --from {file}`.\n"
     )
     file.write_text('{"config": {}, "versions": {}, "records": []}')
     for command in EXPERIMENTS:
@@ -235,38 +230,12 @@ def test_every_experiment_takes_processes_and_fresh(calls, tmp_path, command):
     assert [(arguments["jobs"], arguments["fresh"]) for _, arguments in calls.made] == [(3, True)]
 
 
-def test_bench_hostile(calls, tmp_path):
-    given = ("--only", "copies", "two rows", "--methods", "mlp", "--before", tmp_path, "--jobs", 2, "--seeds", 3)
-    assert invoke("bench", "hostile", *given).exit_code == 0
-    usual = {"out": Path("out/hostile"), "fresh": False, "source": None}
-    chosen = {"only": ["copies", "two rows"], "methods": ["mlp"], "before": tmp_path, "jobs": 2, "seeds": 3}
-    assert calls.made == [("hostile.run", usual | chosen)]
-    assert invoke("bench", "hostile", "--before", tmp_path / "nowhere").exit_code == 2
-
-
-def test_bench_noise(calls):
-    assert invoke("bench", "noise").exit_code == 0
-    assert invoke("bench", "noise", "--rates", 0.1, 0.3, "--seeds", 2).exit_code == 0
-    assert [(a["rates"], a["seeds"]) for _, a in calls.made] == [([0.2, 0.4], 20), ([0.1, 0.3], 2)]
-
-
-def test_bench_guarantees(calls, tmp_path):
-    assert invoke("bench", "guarantees").exit_code == 0
-    asked = ("--seeds", 3, "--network-seeds", 2, "--learners", "tree", "logistic", "--jobs", 2, "--fresh")
-    assert invoke("bench", "guarantees", *asked).exit_code == 0
-    usual = {"seeds": 200, "network_seeds": 15, "learners": None, "jobs": None, "fresh": False, "source": None}
-    usual["out"] = Path("out/guarantees")
-    some = {"seeds": 3, "network_seeds": 2, "learners": ["tree", "logistic"], "jobs": 2, "fresh": True}
-    assert calls.made == [("guarantees.run", usual), ("guarantees.run", {**usual, **some})]
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
         ("reproduce", "bo4sc", "--seeds", "0"),
         ("reproduce", "another"),
         ("reproduce", "bo4sc", "--device", "tpu"),
-        ("bench", "noise", "--rates", "7"),
         ("bench", "tables"),
         ("bench", "tables", "--data", "/no/such/folder"),
     ],

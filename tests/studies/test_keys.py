@@ -9,9 +9,6 @@ import pytest
 from calibrant.report import read_results
 from studies.common.contents import KINDS
 from studies.common.keys import make_key, name_of
-from studies.guarantees import study as guarantees
-from studies.hostile import study as hostile
-from studies.networks import study as networks
 from studies.tables.peers import peer_settings
 from studies.tables.study import table_methods
 
@@ -58,9 +55,6 @@ RESULTS = Path(__file__).parents[2] / "results"
 @pytest.mark.parametrize(
     ("file", "expected"),
     [
-        ("networks", networks.expected),
-        ("guarantees", guarantees.expected),
-        ("hostile", hostile.HostileKeys(None).expected),
         ("bo4sc-tables", lambda line: tables_key(line)),
     ],
 )
@@ -82,11 +76,14 @@ def test_committed_runs_are_not_run_again(file, expected):
 def tables_settings():
     """The settings of today's methods and the stored digests of the tables."""
     config, methods = read_results(RESULTS / "bo4sc-tables.json").config, table_methods()
-    texts = {name: repr(methods[name]) if name in methods else peer_settings(name) for name in config["methods"]}
+    names = config["methods"].keys() - {"instance-weights"}  # a former method
+    texts = {name: repr(methods[name]) if name in methods else peer_settings(name) for name in names}
     return texts, {name: table["sha256"] for name, table in config["tables"].items()}
 
 
 def tables_key(line):
     """The key of a run on tables; its version names libraries of the machine that measured it."""
     texts, digests = tables_settings()
+    if line["method"] not in texts:
+        return None
     return make_key(settings=texts[line["method"]], data=digests[line["table"]], code=line["code"])

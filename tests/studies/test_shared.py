@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from calibrant.report import write_results
-from studies import bo4sc, guarantees, hostile, label_noise, meta_reg, networks, tables
+from studies import bo4sc, meta_reg, tables
 from studies.bo4sc import ablation, grid
 from studies.common.contents import KINDS, read_own
 from studies.common.shared import checked_sets
@@ -18,23 +18,14 @@ STORED = {
     "bo4sc-more-seeds": "bo4sc",
     "bo4sc-grid": "bo4sc-grid",
     "bo4sc-ablation": "bo4sc-ablation",
-    "bo4sc-noise": "noise",
-    "bo4sc-noise-more-seeds": "noise",
     "bo4sc-tables": "tables",
-    "guarantees": "guarantees",
-    "hostile": "hostile",
-    "networks": "networks",
 }
 EXPERIMENTS = {
     "bo4sc": bo4sc.reproduce,
     "bo4sc-grid": grid.run,
     "bo4sc-ablation": ablation.run,
-    "noise": label_noise.run,
-    "guarantees": guarantees.run,
-    "hostile": hostile.run,
     "tables": tables.run,
     "tables-ablation": tables_ablation.run,
-    "networks": networks.run,
     "meta-reg": lambda source, out: meta_reg.reproduce(source=[source], out=out),
 }
 
@@ -80,9 +71,9 @@ def test_unknown_experiment_is_not_a_result_file(tmp_path, name):
 @pytest.mark.parametrize("part", [{"config": []}, {"versions": None}, {"records": {}}, {"records": [1]}])
 def test_parts_of_another_shape_are_refused(tmp_path, part):
     file = tmp_path / "r.json"
-    file.write_text(json.dumps({"config": {"experiment": "noise"}, "versions": {}, "records": []} | part))
+    file.write_text(json.dumps({"config": {"experiment": "tables"}, "versions": {}, "records": []} | part))
     with pytest.raises(ValueError, match=f"not a result file of calibrant: .*{next(iter(part))}"):
-        read_own(file, "noise", as_it_is)
+        read_own(file, "tables", as_it_is)
 
 
 def test_sets_are_known_and_each_is_taken_once():
