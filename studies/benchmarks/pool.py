@@ -1,6 +1,7 @@
 """Time, memory and loss of the pool: wide tables, scikit-learn's small ones, and shapes of the tables of the study.
 
-Each table is fitted in a separate process: ``python -m studies.benchmarks.pool CASE`` prints its record as JSON.
+The trees alone are compared with scikit-learn's compiled ones. Each table is fitted in a separate process:
+``python -m studies.benchmarks.pool CASE`` prints its record as JSON.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ from typing import Any
 
 import numpy as np
 from sklearn.datasets import load_breast_cancer, load_digits, make_classification
+from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import train_test_split
 from sklearn.neural_network import MLPClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
+from threadpoolctl import threadpool_limits
 
 from calibrant import SelfCalibratedClassifier
+from calibrant.methods.blend import KINDS
 from calibrant.metrics import nll
 from studies.benchmarks.harness import Record, record
 from studies.benchmarks.peak_memory import peak, resident
@@ -34,6 +38,9 @@ SINGLE = 0.05
 """The largest accepted time for one row, in seconds."""
 WIDE = ("3,200 x 784", "200 x 5,000")
 SPLITS, NETWORKS = 3, 10
+TREES, LEAVES, EVALUATED = 450, (15, 31), 10_000
+FASTER = 3.0
+"""How many times faster than scikit-learn's trees the evaluator must be to be worth its code."""
 SHAPES = {
     "adult": (48842, 14, 2),
     "banana": (5300, 2, 2),
@@ -64,6 +71,7 @@ TIMED = ("adult", "churn", "letter")
 def run() -> list[Record]:
     """Measure fit times of wide tables, losses on small ones, memory and prediction times for twenty table shapes."""
     found = [_wide(case) for case in WIDE]
+    found += [_evaluated(leaves) for leaves in LEAVES]
     found += [_served(name, load) for name, load in (("digits", load_digits), ("breast-cancer", load_breast_cancer))]
     shapes = {name: _alone(name) for name in SHAPES}
     largest = max(shapes, key=lambda name: float(shapes[name]["megabytes"]))
@@ -83,6 +91,25 @@ def run() -> list[Record]:
         title = f"SelfCalibratedClassifier, one row of the shape of {name}, predict, seconds"
         found.append(record(title, shapes[name]["row_seconds"], SINGLE))
     return found
+
+
+def _evaluated(leaves: int) -> Record:
+    """Compare the processor time of stored trees with that of scikit-learn's, on one thread."""
+    X, y = make_classification(2 * EVALUATED, 20, n_informative=10, random_state=0)
+    model = HistGradientBoostingClassifier(max_iter=TREES, max_leaf_nodes=leaves, early_stopping=False).fit(X, y)
+    forest = KINDS["trees"].model.of(model, TREES, np.zeros(2), [1])
+    rows = X[:EVALUATED] + 0.01
+    seconds = {}
+    for name, evaluate in (("own", forest.scores), ("scikit_learn", model.decision_function)):
+        times = []
+        with threadpool_limits(1, user_api="openmp"):
+            for _ in range(7):
+                begin = time.process_time()
+                evaluate(rows)
+                times.append(time.process_time() - begin)
+        seconds[name] = min(times)
+    title = f"boosted trees, 10,000 rows, 450 trees of {leaves} leaves, processor time as a share of scikit-learn's"
+    return record(title, seconds["own"] / seconds["scikit_learn"], 1 / FASTER, **seconds)
 
 
 def _wide(case: str) -> Record:

@@ -6,13 +6,15 @@ as many epochs as `calibrant.fit`. The run with the lowest validation loss is ch
 the validation part. Its time is that of the chosen run. Every run is stored as soon as it ends; the next call takes the
 missing ones, until ``--minutes`` are over.
 
-With ``--device cuda`` the rivals have one rate, and each also runs under ``torch.compile(mode="reduce-overhead")``; the
-faster of the two times counts. ``--images`` names files with arrays ``x`` (n, 32, 32, 3) of bytes and ``y`` for three
-more tasks: a ResNet-18, a WideResNet-16-4 and a small vision transformer, with crops and flips on the device::
+With ``--device cuda`` everybody trains in bfloat16, and convolutional networks in the channels-last format. The rivals
+have one rate, and each also runs under ``torch.compile(mode="reduce-overhead")``; the faster of the two times counts.
+``--data`` names a folder with the published files of CIFAR-10 and CIFAR-100 for three more tasks
+(:data:`studies.benchmarks.recipe_tasks.IMAGES`), with crops and flips on the device::
 
-    python -m studies.benchmarks.recipes --device cuda --images a.npz b.npz --out results/recipes-gpu.json
+    python -m studies.benchmarks.recipes --device cuda --data FOLDER --minutes 9 --out results/recipes-gpu.json
 
-Add ``--epochs 15 --minutes 9`` for ten minutes on a GPU.
+``--untimed 4`` makes the missing runs in four processes at once, for further seeds: their seconds are not stored.
+``--profile`` shows where the time goes (:mod:`studies.benchmarks.recipes_profile`) and stores nothing.
 
 Recipes are chosen with seeds from 100 on. Seeds 0 to 2 were read while recipes still changed, so the comparison begins
 with seed 3.
@@ -21,29 +23,32 @@ with seed 3.
 from __future__ import annotations
 
 import argparse
+import copy
+import gc
 import json
 import math
+import multiprocessing
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 import calibrant
 from calibrant import metrics
-from calibrant.models import resnet18, wide_resnet
 from calibrant.posthoc import make_calibrator
 from calibrant.report import machine, read_results, versions, write_results
 from calibrant.report.results import Record
 from studies import networks as plain
-from studies.network_tasks import TASKS, Pair, Splits, TaskKind, classes_of
+from studies.benchmarks.recipe_tasks import CHOOSING, FOLDER, IMAGES, TASK_NAMES, Case, case_of
+from studies.network_tasks import Pair
 
 RESULTS = Path("results/recipes.json")
 EPOCHS, SEEDS, FIRST = 10, 3, 3
@@ -52,148 +57,54 @@ RIVALS = tuple(f"{name} x {factor:.2g}" for name in ("SGD", "AdamW") for factor 
 WHO = ("fit", *RIVALS)
 GPU_RIVALS = ("SGD x 1", "AdamW x 1")
 COMPILED = " compiled"
-GPU_WHO = ("fit", *GPU_RIVALS, *(rival + COMPILED for rival in GPU_RIVALS))
-TUNED = "digits-tuned"
-IMAGES: list[Path] = []
-"""The files of the image tasks, from ``--images``."""
+FITS: dict[str, dict[str, Any]] = {"fit": {}, "fit eager": {"compile": None}, "fit" + COMPILED: {"compile": "inductor"}}
+"""Ways to call `calibrant.fit`; the first is compared with the rivals."""
+GPU_WHO = ("fit", *GPU_RIVALS, *(rival + COMPILED for rival in GPU_RIVALS), "fit eager", "fit" + COMPILED)
 
 
 @dataclass(frozen=True)
-class Case:
-    """A task: its data and its network, for a seed."""
+class Options:
+    """How to make the runs."""
 
-    kind: TaskKind
-    splits: Splits
-    model: nn.Module
+    device: str = "cpu"
+    epochs: int | None = None
+    """None: those of the task."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Further arguments of `calibrant.fit`."""
+    subset: int | None = None
+    """Training images of a quick look."""
+    timed: bool = True
+    data: Path | None = None
 
+    def epochs_of(self, task: str) -> int:
+        """The epochs of all runs of a task."""
+        return self.epochs or (IMAGES[task].epochs if task in IMAGES else EPOCHS)
 
-def embeddings(seed: int) -> Case:
-    """Draw vectors of 128 numbers, as from a sentence encoder: ten overlapping classes, and a head of two layers."""
-    generator = torch.Generator().manual_seed(1000 * seed + 5)
-    centres = torch.randn(10, 128, generator=generator) * 0.18
-    mixing = torch.randn(128, 128, generator=generator) / 128**0.5
+    def who(self) -> tuple[str, ...]:
+        """Who is compared. Compiled runs serve for their time only."""
+        if self.device == "cpu":
+            return WHO
+        return GPU_WHO if self.timed else ("fit", *GPU_RIVALS)
 
-    def draw(count: int) -> Pair:
-        labels = torch.randint(0, 10, (count,), generator=generator)
-        own = centres[labels] * torch.randn(count, 1, generator=generator).abs().add(0.5)
-        return Pair((own + torch.randn(count, 128, generator=generator) * 0.6) @ mixing, labels)
-
-    torch.manual_seed(seed)
-    model = nn.Sequential(nn.Linear(128, 256), nn.GELU(), nn.Dropout(0.2), nn.Linear(256, 10))
-    kind = TaskKind(
-        "embeddings", "vectors of a sentence encoder with a head", TASKS["table"].draw, lambda c, s: model, "3"
-    )
-    return Case(kind, Splits(draw(8000), draw(2000), draw(5000)), model)
-
-
-def network_task(name: str, seed: int) -> Case:
-    """The version with 8,000 samples of a task of `python -m studies.networks`."""
-    kind = TASKS[name]
-    splits = kind.draw(seed, "large")
-    return Case(kind, splits, kind.build(classes_of(splits), seed))
+    def key(self, task: str) -> Record:
+        """The fields of a record that must be equal for runs that are compared."""
+        key: Record = {"epochs": self.epochs_of(task), "device": self.device}
+        return key | ({} if self.subset is None else {"subset": self.subset})
 
 
-def tuned_digits(seed: int) -> Case:
-    """All ten digits, for the network of the first five, which keeps its body and gets a new head."""
-    case, source = network_task("digits", seed), TASKS["digits"].draw(seed, "source")
-    model = TASKS["digits"].build(5, seed)
-    plain.train_steps(model, case.kind.loader(source.train, shuffle=True), 400)
-    torch.manual_seed(seed)
-    model.head = nn.Linear(64, 10)
-    return Case(case.kind, case.splits, model)
-
-
-@dataclass(frozen=True)
-class Crops:
-    """Batches of images on their device; with ``shuffle``, shifted by up to four pixels and flipped at random."""
-
-    pair: Pair
-    shuffle: bool
-    size: int = 128
-
-    def __len__(self) -> int:
-        return -(-len(self.pair.labels) // self.size)
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        images, labels = self.pair
-        count, side = len(labels), images.shape[-1]
-        order = torch.randperm(count) if self.shuffle else torch.arange(count)
-        for rows in order.split(self.size):
-            batch, n = images[rows.to(images.device)], len(rows)
-            if self.shuffle:
-                flipped = (torch.rand(n) < 0.5).to(images.device)
-                batch = torch.where(flipped[:, None, None, None], batch.flip(3), batch)
-                down, right = (torch.randint(0, 9, (2, n, 1)) + torch.arange(side)).to(images.device)
-                padded = F.pad(batch, (4,) * 4).permute(0, 2, 3, 1)
-                own = torch.arange(n, device=images.device)[:, None, None]
-                batch = padded[own, down[:, :, None], right[:, None, :]].permute(0, 3, 1, 2).contiguous()
-            yield batch, labels[rows.to(images.device)]
-
-
-class ImageKind(TaskKind):
-    """A task whose batches are read by :class:`Crops`."""
-
-    def loader(self, pair: Pair, *, shuffle: bool) -> Any:
-        """Return batches of images."""
-        return Crops(pair, shuffle)
-
-
-class Vision(nn.Module):
-    """A small vision transformer: patches of 4 × 4 pixels, 6 layers of width 192."""
-
-    def __init__(self, n_classes: int, side: int) -> None:
-        super().__init__()
-        self.patches = nn.Conv2d(3, 192, 4, stride=4)
-        self.places = nn.Parameter(0.02 * torch.randn(1, (side // 4) ** 2, 192))
-        layer = nn.TransformerEncoderLayer(192, 3, 384, 0.1, "gelu", batch_first=True, norm_first=True)
-        self.body = nn.TransformerEncoder(layer, 6, enable_nested_tensor=False)
-        self.norm, self.head = nn.LayerNorm(192), nn.Linear(192, n_classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the logits."""
-        hidden = self.body(self.patches(x).flatten(2).transpose(1, 2) + self.places)
-        return self.head(self.norm(hidden).mean(1))
-
-
-NETWORKS: dict[str, Callable[[int, int], nn.Module]] = {
-    "images-resnet": lambda classes, side: resnet18(classes),
-    "images-wide": lambda classes, side: wide_resnet(classes, depth=16, width=4),
-    "images-transformer": Vision,
-}
-
-
-def images(name: str, seed: int) -> Case:
-    """Split the images of the files in ``IMAGES``: seven tenths for training, one for validation, two for the test."""
-    if not IMAGES:
-        raise ValueError(f"The task {name} needs files of images. Give --images FILE.npz.")
-    files = [np.load(path) for path in IMAGES]
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    pixels, labels = (torch.from_numpy(np.concatenate([file[key] for file in files])) for key in ("x", "y"))
-    values = pixels.permute(0, 3, 1, 2).float() / 255
-    values = (values - values.mean((0, 2, 3), keepdim=True)) / values.std((0, 2, 3), keepdim=True)
-    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(1000 * seed + 7))
-    cuts = order.tensor_split([len(order) * 7 // 10, len(order) * 8 // 10])
-    splits = Splits(*(Pair(values[rows].to(device), labels[rows].long().to(device)) for rows in cuts))
-    torch.manual_seed(seed)
-    model = NETWORKS[name](int(labels.max()) + 1, values.shape[-1])
-    kind = ImageKind(name, "images with crops and flips", TASKS["digits"].draw, lambda classes, own: model, "head")
-    return Case(kind, splits, model)
-
-
-CASES: dict[str, Callable[[int], Case]] = {
-    **{name: lambda seed, name=name: network_task(name, seed) for name in TASKS},
-    "embeddings": embeddings,
-    TUNED: tuned_digits,
-    **{name: lambda seed, name=name: images(name, seed) for name in NETWORKS},
-}
-
-
-def train_rival(case: Case, who: str, epochs: int, device: str) -> tuple[nn.Module, float]:
-    """Train a copy of the network by a rival's loop; return it with its seconds."""
+def train_rival(
+    case: Case, who: str, epochs: int, device: str, watch: Callable[[int], None] = lambda step: None
+) -> tuple[nn.Module, float]:
+    """Train a copy of the network by a rival's loop; return it with its seconds. ``watch`` is called each step."""
     name, _, factor = who.removesuffix(COMPILED).partition(" x ")
     torch.manual_seed(0)
-    model = network_copy(case, device)
-    run = torch.compile(model, mode="reduce-overhead") if who.endswith(COMPILED) else model
+    begin = clock(device)
+    model = copy.deepcopy(case.model).to(device)
+    form = torch.preserve_format
+    if device != "cpu" and any(isinstance(layer, nn.BatchNorm2d) for layer in model.modules()):
+        form = torch.channels_last
+        model = model.to(memory_format=form)
+    run = torch.compile(model, mode="reduce-overhead", dynamic=False) if who.endswith(COMPILED) else model
     loader = case.kind.loader(case.splits.train, shuffle=True)
     scale = next(f for f in FACTORS if f"{f:.2g}" == factor)
     if name == "SGD":
@@ -205,10 +116,12 @@ def train_rival(case: Case, who: str, epochs: int, device: str) -> tuple[nn.Modu
         rate = 1e-3 * scale
         optimizer = torch.optim.AdamW(model.parameters(), rate, weight_decay=0.05)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=epochs * len(loader))
-    begin = clock(device)
+    step = 0
     for _ in range(epochs):
         for batch in loader:
             inputs, labels = moved(plain.split(batch), device)
+            if form is torch.channels_last:
+                inputs = inputs.contiguous(memory_format=form)
             model.train()
             optimizer.zero_grad()
             with torch.autocast("cuda", torch.bfloat16, enabled=device != "cpu"):
@@ -218,6 +131,8 @@ def train_rival(case: Case, who: str, epochs: int, device: str) -> tuple[nn.Modu
                 nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             schedule.step()
+            step += 1
+            watch(step)
     return model, clock(device) - begin
 
 
@@ -228,11 +143,15 @@ def moved(batch: Any, device: str) -> Any:
     return inputs, labels.to(device)
 
 
-def network_copy(case: Case, device: str) -> nn.Module:
-    """Return a copy of the network on a device."""
-    import copy
-
-    return copy.deepcopy(case.model).to(device)
+def train_fit(case: Case, seed: int, epochs: int, device: str, **settings: Any) -> tuple[Any, float]:
+    """Train by `calibrant.fit`; return the result with its seconds."""
+    parts = case.splits
+    train, val = (case.kind.loader(p, shuffle=s) for p, s in ((parts.train, True), (parts.val, False)))
+    torch.manual_seed(0)
+    begin = clock(device)
+    model = copy.deepcopy(case.model).to(device)
+    result = calibrant.fit(model, train, val, epochs=epochs, seed=seed, **settings)
+    return result, clock(device) - begin
 
 
 def clock(device: str) -> float:
@@ -243,6 +162,18 @@ def clock(device: str) -> float:
     return time.perf_counter()
 
 
+def begin_on_gpu(case: Case, device: str) -> int:
+    """Load the libraries, so that no run pays for it, and free what earlier runs left; return the bytes in use."""
+    torch._dynamo.reset()
+    inputs, _ = moved(plain.split(next(iter(case.kind.loader(case.splits.val, shuffle=False)))), device)
+    with torch.autocast("cuda", torch.bfloat16):
+        plain.call(copy.deepcopy(case.model).to(device), inputs).sum().backward()
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    return torch.cuda.memory_allocated()
+
+
 def logits_of(model: nn.Module, case: Case, pair: Pair, device: str) -> Tensor:
     """Return the logits of a part in float64 on the CPU."""
     model.eval()
@@ -251,48 +182,47 @@ def logits_of(model: nn.Module, case: Case, pair: Pair, device: str) -> Tensor:
         return torch.cat([plain.call(model, inputs).double().cpu() for inputs in batches])
 
 
-def measure(task: str, seed: int, who: str, epochs: int, device: str, settings: dict[str, Any]) -> Record:
+def measure(task: str, seed: int, who: str, options: Options) -> Record:
     """Train once; return the validation loss, and the scores on the test part after calibration."""
-    threads = torch.get_num_threads()
+    FOLDER[:] = [] if options.data is None else [options.data]
+    threads, device, epochs = torch.get_num_threads(), options.device, options.epochs_of(task)
     torch.set_num_threads(1)
-    case = CASES[task](seed)
-    parts = case.splits
-    labels = {name: getattr(parts, name).labels.cpu() for name in ("val", "test")}
-    if device != "cpu":
-        torch.cuda.reset_peak_memory_stats()
-    record: Record = {"task": task, "seed": seed, "who": who, "epochs": epochs, "device": device}
-    if who == "fit":
-        train, val = (case.kind.loader(p, shuffle=s) for p, s in ((parts.train, True), (parts.val, False)))
-        begin = clock(device)
+    case = case_of(task, seed, device, options.subset)
+    names = ("val", "test") if seed < CHOOSING else ("val",)  # recipes are chosen by the validation part
+    parts = {name: getattr(case.splits, name) for name in names}
+    before = begin_on_gpu(case, device) if device != "cpu" else 0
+    record: Record = {"task": task, "seed": seed, "who": who, **options.key(task)}
+    compiled = who.endswith(COMPILED)
+    if who in FITS:
+        settings = options.settings | FITS[who]
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
-            torch.manual_seed(0)
-            result = calibrant.fit(network_copy(case, device), train, val, epochs=epochs, seed=seed, **settings)
-        record |= {"seconds": clock(device) - begin, "method": result.extras["method"]}
+            result, seconds = train_fit(case, seed, epochs, device, **settings)
+        story = result.extras["method"]
+        record |= {"method": story, "precision": "bfloat16" if story.endswith("bfloat16") else "float32"}
         record |= {"warnings": [str(w.message)[:120] for w in told]} if told else {}
-        loaders = {name: case.kind.loader(getattr(parts, name), shuffle=False) for name in ("val", "test")}
-        probs = {name: result.probs(loader).cpu() for name, loader in loaders.items()}
+        probs = {name: result.probs(case.kind.loader(part, shuffle=False)).cpu() for name, part in parts.items()}
     else:
         model, seconds = train_rival(case, who, epochs, device)
-        scores = {name: logits_of(model, case, getattr(parts, name), device) for name in ("val", "test")}
+        scores = {name: logits_of(model, case, part, device) for name, part in parts.items()}
+        val_labels = parts["val"].labels.cpu()
         begin = clock(device)
-        temperature = make_calibrator("temperature").fit(scores["val"].numpy(), labels["val"].numpy())
-        record["seconds"] = seconds + clock(device) - begin
-        record["val_loss"] = float(F.cross_entropy(scores["val"], labels["val"]))
+        temperature = make_calibrator("temperature").fit(scores["val"].numpy(), val_labels.numpy())
+        seconds += clock(device) - begin
+        record["precision"] = "float32" if device == "cpu" else "bfloat16"
+        record["val_loss"] = float(F.cross_entropy(scores["val"], val_labels))
         probs = {name: torch.from_numpy(temperature.predict_proba(own.numpy())) for name, own in scores.items()}
     torch.set_num_threads(threads)
+    record |= {"seconds": seconds} if options.timed else {}
     if device != "cpu":
-        record["gigabytes"] = torch.cuda.max_memory_allocated() / 2**30
+        record |= {"compiled": compiled, "gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
+        record["gigabytes"] = (torch.cuda.max_memory_allocated() - before) / 2**30  # beyond the data
+    labels = {name: part.labels.cpu() for name, part in parts.items()}
     record["val_nll"] = metrics.nll(probs["val"], labels["val"])
-    if seed < 100:  # recipes are chosen with seeds from 100 on, by the validation part
+    if "test" in parts:
         scored = probs["test"], labels["test"]
         record |= {"nll": metrics.nll(*scored), "error": 1 - metrics.accuracy(*scored), "ece": metrics.ece(*scored)}
     return {key: float(f"{value:.6g}") if isinstance(value, float) else value for key, value in record.items()}
-
-
-def who_of(device: str) -> tuple[str, ...]:
-    """Return who is compared on a device."""
-    return WHO if device == "cpu" else GPU_WHO
 
 
 def chosen(records: list[Record]) -> Iterator[tuple[str, list[tuple[Record, Record]]]]:
@@ -300,18 +230,24 @@ def chosen(records: list[Record]) -> Iterator[tuple[str, list[tuple[Record, Reco
     for task in dict.fromkeys(r["task"] for r in records):
         pairs = []
         for seed in sorted({r["seed"] for r in records if r["task"] == task}):
-            own = {r["who"]: r for r in records if (r["task"], r["seed"]) == (task, seed)}
-            if own and own.keys() >= set(who_of(next(iter(own.values()))["device"])):
-                rivals = [own[who] for who in RIVALS if who in own and math.isfinite(own[who]["val_nll"])]
-                best = min(rivals, key=lambda r: r["val_nll"])
-                fastest = min(best["seconds"], own.get(best["who"] + COMPILED, best)["seconds"])
-                pairs.append((own["fit"], best | {"seconds": fastest}))
+            runs = {r["who"]: r for r in records if (r["task"], r["seed"]) == (task, seed)}
+            needed = RIVALS if next(iter(runs.values()))["device"] == "cpu" else GPU_RIVALS
+            if runs.keys() >= {"fit", *needed}:
+                finite = [runs[who] for who in needed if math.isfinite(runs[who]["val_nll"])]
+                best = min(finite, key=lambda r: r["val_nll"])
+                compiled = runs.get(best["who"] + COMPILED, best)
+                pairs.append((runs["fit"], best | min(cost_of(best), cost_of(compiled), key=lambda r: r["seconds"])))
         if pairs:
             yield task, pairs
 
 
+def cost_of(record: Record) -> Record:
+    """The seconds and the memory of a run; NaN where they were not measured."""
+    return {key: record.get(key, math.nan) for key in ("seconds", "gigabytes")}
+
+
 def summary(records: list[Record]) -> list[Record]:
-    """Return one row per task, and one over all tasks: log ratio of NLL, difference of error, ratio of seconds."""
+    """Return one row per task: log ratio of NLL, difference of error, ratios of seconds and of memory."""
     key = "nll" if all("nll" in r for r in records) else "val_nll"
     rows: list[Record] = []
     for task, pairs in chosen(records):
@@ -322,7 +258,9 @@ def summary(records: list[Record]) -> list[Record]:
         row |= {"nll": mean(o[key] for o, _ in pairs), "rival_nll": mean(r[key] for _, r in pairs)}
         if key == "nll":
             row["points"] = 100 * mean(ours["error"] - rival["error"] for ours, rival in pairs)
-        row["time"] = math.exp(mean(math.log(ours["seconds"] / rival["seconds"]) for ours, rival in pairs))
+        for name, cost in (("time", "seconds"), ("memory", "gigabytes")):
+            logs = [math.log(cost_of(ours)[cost] / rival[cost]) for ours, rival in pairs if cost in ours]
+            row[name] = math.exp(mean(logs)) if logs else math.nan
         rows.append(row)
     return rows
 
@@ -330,17 +268,16 @@ def summary(records: list[Record]) -> list[Record]:
 def table(records: list[Record]) -> str:
     """Return the comparison as a Markdown table."""
     rows = summary(records)
-    lines = [
-        "| task | seeds | recipe | best rival | NLL, `calibrant.fit` | NLL, rival | log ratio of NLL | error, points "
-        "| time |",
-        "|---|--:|---|---|--:|--:|--:|--:|--:|",
-    ]
+    on_gpu = any("gigabytes" in r for r in records)
+    columns = ["task", "seeds", "recipe", "best rival", "NLL, `calibrant.fit`", "NLL, rival", "log ratio of NLL"]
+    columns += ["error, points", "time", *(["memory"] if on_gpu else [])]
+    lines = ["| " + " | ".join(columns) + " |", "|---|--:|---|---|" + "--:|" * (len(columns) - 4)]
     for r in rows:
         low, high = r["spread"]
         lines.append(
             f"| {r['task']} | {r['seeds']} | {r['method']} | {', '.join(r['rivals'])} | {r['nll']:.4f} | "
             f"{r['rival_nll']:.4f} | {r['ratio']:+.3f} ({low:+.3f} to {high:+.3f}) | "
-            f"{r.get('points', math.nan):+.2f} | {r['time']:.2f} |"
+            f"{r.get('points', math.nan):+.2f} | {r['time']:.2f} |" + (f" {r['memory']:.2f} |" if on_gpu else "")
         )
     if len(rows) > 1:
         overall = metrics.mean_interval([r["ratio"] for r in rows])
@@ -354,48 +291,88 @@ def table(records: list[Record]) -> str:
     return "\n".join(lines)
 
 
-def missing(
-    records: list[Record], tasks: list[str], seeds: range, epochs: int, device: str
-) -> Iterator[tuple[str, int, str]]:
-    """Yield the runs that are not stored, seed by seed."""
-    kept = {(r["task"], r["seed"], r["who"]) for r in records if (r["epochs"], r["device"]) == (epochs, device)}
+Job = tuple[str, int, str]
+
+
+def missing(records: list[Record], tasks: list[str], seeds: range, options: Options) -> Iterator[Job]:
+    """Yield the runs that are not stored, seed by seed: their task, seed and who."""
+    stored = {(r["task"], r["seed"], r["who"]) for r in records if comparable(r, options)}
     for seed in seeds:
         for task in tasks:
-            yield from ((task, seed, who) for who in who_of(device) if (task, seed, who) not in kept)
+            yield from ((task, seed, who) for who in options.who() if (task, seed, who) not in stored)
+
+
+def comparable(record: Record, options: Options) -> bool:
+    """Whether a stored run was made with these epochs, on this device and with this much data."""
+    same_data = record.get("subset") == options.subset
+    return same_data and options.key(record["task"]).items() <= record.items()
+
+
+def made(jobs: list[Job], options: Options, end: float, processes: int) -> Iterator[Record]:
+    """Yield the records of the jobs: in order, or several at once in processes; none starts after ``end``."""
+    if not processes:
+        for job in jobs:
+            if time.time() > end:
+                return
+            yield measure(*job, options)
+        return
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, mp_context=spawn) as pool:
+        for future in as_completed([pool.submit(_measure_until, end, *job, options) for job in jobs]):
+            if (record := future.result()) is not None:
+                yield record
+
+
+def _measure_until(end: float, task: str, seed: int, who: str, options: Options) -> Record | None:
+    return None if time.time() > end else measure(task, seed, who, options)
 
 
 def main() -> None:
     """Run what is missing, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tasks", nargs="*", choices=list(CASES), help="default: all that have data")
-    parser.add_argument("--images", nargs="*", type=Path, default=[], help="files with x (n, 32, 32, 3) and y")
+    parser.add_argument("--tasks", nargs="*", choices=TASK_NAMES, help="default: all that have data")
+    parser.add_argument("--data", type=Path, help="the folder with the published images")
     parser.add_argument("--seeds", type=int, default=SEEDS)
     parser.add_argument(
         "--first-seed", type=int, default=FIRST, help="100 or more: for choosing recipes; no test part is read"
     )
-    parser.add_argument("--epochs", type=int, default=EPOCHS)
+    parser.add_argument("--epochs", type=int, help="default: those of each task")
     parser.add_argument("--minutes", type=float, default=math.inf, help="start no run after this time")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--subset", type=int, help="training images of a quick look, for seeds from 100 on")
+    parser.add_argument("--untimed", type=int, default=0, metavar="N", help="make N runs at once, without their times")
+    parser.add_argument("--profile", action="store_true", help="print where the time goes, and store nothing")
     parser.add_argument("--again", action="store_true", help="train `calibrant.fit` again, and keep the rivals' runs")
     parser.add_argument("--settings", type=json.loads, default={}, help="further arguments of calibrant.fit, as JSON")
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
-    IMAGES[:] = given.images
-    given.tasks = given.tasks or [task for task in CASES if IMAGES or task not in NETWORKS]
-    end = time.monotonic() + 60 * given.minutes
+    options = Options(given.device, given.epochs, given.settings, given.subset, not given.untimed, given.data)
+    tasks = given.tasks or [task for task in TASK_NAMES if given.data or task not in IMAGES]
+    seeds = range(given.first_seed, given.first_seed + given.seeds)
+    if given.subset and given.first_seed < CHOOSING:
+        parser.error(f"--subset needs --first-seed {CHOOSING} or more.")
+    if given.profile:
+        from studies.benchmarks.recipes_profile import profile
+
+        FOLDER[:] = [] if given.data is None else [given.data]
+        for task in tasks:
+            print(profile(task, options), flush=True)
+        return
+    end = time.time() + 60 * given.minutes
     records = list(read_results(given.out).records) if given.out.exists() else []
     if given.again:
-        records = [r for r in records if r["who"] != "fit" or r["task"] not in given.tasks]
-    seeds = range(given.first_seed, given.first_seed + given.seeds)
-    for task, seed, who in missing(records, given.tasks, seeds, given.epochs, given.device):
-        if time.monotonic() > end:
-            print("Time is up; call again for the rest.")
-            break
-        records.append(measure(task, seed, who, given.epochs, given.device, given.settings))
-        config = {"command": "python -m studies.benchmarks.recipes", "machine": machine(), "versions": versions()}
+        records = [r for r in records if r["who"] not in FITS or r["task"] not in tasks]
+    jobs = list(missing(records, tasks, seeds, options))
+    config = {"command": "python -m studies.benchmarks.recipes", "machine": machine(), "versions": versions()}
+    count = 0
+    for record in made(jobs, options, end, given.untimed):
+        records.append(record)
         write_results(given.out, config, records)
-        print({k: v for k, v in records[-1].items() if k != "method"}, flush=True)
-    print(table([r for r in records if r["seed"] in seeds and r["device"] == given.device]))
+        print({k: v for k, v in record.items() if k != "method"}, flush=True)
+        count += 1
+    if count < len(jobs):
+        print("Time is up; call again for the rest.")
+    print(table([r for r in records if r["seed"] in seeds and comparable(r, options)]))
 
 
 if __name__ == "__main__":

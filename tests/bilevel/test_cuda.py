@@ -12,6 +12,7 @@ import calibrant
 from calibrant.bilevel import (
     SGD,
     Adam,
+    AdamW,
     Bilevel,
     Checkpoint,
     Direct,
@@ -175,3 +176,80 @@ def test_fit_trains_a_network_with_views(method):
         Views(), (x[:200], y[:200]), (x[200:], y[200:]), method=method, epochs=2, learning_rate=0.05, device="cuda"
     )
     assert torch.isfinite(result.probs(x)).all()
+
+
+class Waits(nn.Linear):
+    """A layer that reads a number from the GPU, which cannot be recorded."""
+
+    def forward(self, x):
+        return super().forward(x) * (1.0 if float(x.sum()) > -1e9 else 0.0)
+
+
+class Synchronises(nn.Linear):
+    """A layer that waits for the GPU in a way that torch does not report; recording it fails."""
+
+    def forward(self, x):
+        torch.cuda.synchronize()
+        return super().forward(x)
+
+
+class Counts(nn.Linear):
+    """A layer that counts its calls in Python; a recording would freeze the count."""
+
+    calls = 0
+
+    def forward(self, x):
+        if self.training:
+            self.calls += 1
+        return super().forward(x) * (1.0 if self.calls < 30 else 0.5)
+
+
+class Half(nn.Linear):
+    """A layer whose dropout is a function call."""
+
+    def forward(self, x):
+        return super().forward(torch.nn.functional.dropout(x, 0.5, self.training))
+
+
+def trained_plainly(compile, layer=nn.Linear, optimizer=None, steps=24):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.BatchNorm1d(8), layer(8, 3)).to("cuda", torch.float64)
+    x, y = torch.randn(50, 6, dtype=torch.float64).cuda(), torch.randint(0, 3, (50,)).cuda()
+    one = Bilevel(net, train=(x, y), batch_size=16)  # the last batch of an epoch has two samples
+    optimizer = optimizer or SGD(0.05, momentum=0.9)
+    return solve(one, hypergradient=Plain(2), outer_steps=steps, inner_optimizer=optimizer, compile=compile).params
+
+
+@pytest.mark.parametrize("optimizer", [SGD(0.05, momentum=0.9), AdamW(0.01, clip_norm=0.1)], ids=["sgd", "adamw"])
+@pytest.mark.parametrize("layer", [nn.Linear, Waits, Counts])
+def test_plain_training_as_cuda_graphs_equals_eager_training(layer, optimizer):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*could not be recorded")
+        recorded = trained_plainly("graphs", layer, optimizer)
+    assert torch.allclose(recorded, trained_plainly(None, layer, optimizer), rtol=1e-7, atol=1e-9)
+
+
+def test_a_failed_recording_leaves_torch_as_it_was():
+    with pytest.warns(UserWarning, match="could not be recorded"):
+        recorded = trained_plainly("graphs", Synchronises)
+    assert torch.allclose(recorded, trained_plainly(None, Synchronises), rtol=1e-7, atol=1e-9)
+    assert torch.isfinite(torch.randn(10, device="cuda")).all()
+    assert torch.isfinite(trained_plainly("graphs")).all()
+
+
+def test_recorded_dropout_draws_new_numbers_that_can_be_repeated():
+    first, second = trained_plainly("graphs", Half), trained_plainly("graphs", Half)
+    assert torch.equal(first, second)
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Dropout(0.5), nn.Linear(6, 3)).cuda()
+    x, y = torch.randn(40, 6).cuda(), torch.randint(0, 3, (40,)).cuda()
+    history = History()
+    solve(
+        Bilevel(net, train=(x, y)),
+        hypergradient=Plain(1),
+        inner_optimizer=SGD(0.0),
+        outer_steps=30,
+        callbacks=[history],
+        compile="graphs",
+    )
+    assert len(history["inner_loss"].flatten().unique()) > 25

@@ -18,11 +18,11 @@ from torch import nn
 import calibrant
 from calibrant import BO4SCClassifier, SelfCalibratedClassifier, methods
 from calibrant.export import graph, to_onnx
-from calibrant.export.members import OTHERS, scaled
+from calibrant.export.members import scaled
 from calibrant.methods.blend import Blend
 from calibrant.methods.confidence import Mapped
 from calibrant.pool.boosted_trees import StoredBoosted
-from calibrant.pool.extra_trees import ExtraTrees, StoredExtra
+from calibrant.pool.extra_trees import ExtraTrees
 from calibrant.pool.pool import Pool
 from calibrant.pool.pool_members import Rows
 from tests.methods.test_confidence_map import moved
@@ -147,7 +147,7 @@ def test_a_forest_keeps_small_probabilities(classes, tmp_path):
     inputs = random.normal(size=(300, 3)).astype(np.float32)
     rows = Rows(inputs, (inputs[:, 0] > 0) * (classes - 1), None, classes)
     forest = ExtraTrees(trees=20, max_features=1.0, shrinkages=(0.01,)).path(rows, rows, 0).at(1)
-    found = _run(lambda own, name: OTHERS[StoredExtra](own, name, forest), inputs, classes, tmp_path)
+    found = _run(forest.onnx, inputs, classes, tmp_path)
     np.testing.assert_allclose(found, forest.scores(inputs), rtol=0, atol=1e-5)
     assert found.min() < -4
 
@@ -168,7 +168,7 @@ def test_thresholds_between_float32_numbers_divide_as_they_did(tmp_path):
         baseline=np.array([0.5, -0.5]),
     )
     inputs = np.concatenate([values, after])[:, None]
-    found = _run(lambda own, x: OTHERS[StoredBoosted](own, x, forest), inputs, 2, tmp_path)
+    found = _run(forest.onnx, inputs, 2, tmp_path)
     np.testing.assert_allclose(found, forest.scores(inputs), rtol=0, atol=1e-4)
 
 

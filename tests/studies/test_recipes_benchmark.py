@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from calibrant.report.results import read_results
-from studies.benchmarks import recipes
+from studies.benchmarks import recipe_tasks, recipes
 
 
 def call(monkeypatch, capsys, *arguments):
@@ -35,46 +35,75 @@ def test_one_row_of_the_comparison_and_its_store(monkeypatch, capsys, tmp_path):
 
 
 def test_the_test_part_is_not_read_while_recipes_are_chosen():
-    record = recipes.measure("table", 100, "SGD x 1", 1, "cpu", {})
+    options = recipes.Options(epochs=1)
+    record = recipes.measure("table", 100, "SGD x 1", options)
     assert record["val_nll"] > 0
     assert "nll" not in record
     with pytest.raises(KeyError):
-        recipes.measure("unknown", 100, "SGD x 1", 1, "cpu", {})
+        recipes.measure("unknown", 100, "SGD x 1", options)
 
 
-def test_image_tasks_and_the_rivals_on_a_gpu(tmp_path, monkeypatch):
+@pytest.fixture
+def folder(tmp_path):
     generator = np.random.default_rng(0)
-    for part in range(2):
-        y = np.arange(40) % 4
-        x = generator.integers(0, 255, (40, 8, 8, 3)).astype("uint8")
-        np.savez(tmp_path / f"part-{part}.npz", x=x, y=y)
-    monkeypatch.setattr(recipes, "IMAGES", [tmp_path / "part-0.npz", tmp_path / "part-1.npz"])
-    for who in ("fit", "SGD x 1"):
-        record = recipes.measure("images-transformer", 3, who, 2, "cpu", {"networks": 1})
-        assert record["nll"] > 0
-    wanted = list(recipes.missing([], ["images-resnet"], range(3, 4), 2, "cuda"))
-    assert [who for *_, who in wanted] == [
-        "fit", "SGD x 1", "AdamW x 1", "SGD x 1 compiled", "AdamW x 1 compiled"
-    ]  # fmt: skip
+    arrays = {}
+    for part, count in (("train", 120), ("test", 40)):
+        arrays[f"x_{part}"] = generator.integers(0, 255, (count, 32, 32, 3)).astype("uint8")
+        arrays[f"y_{part}"] = np.arange(count) % 100
+    np.savez(tmp_path / "cifar100.npz", **arrays)
+    return tmp_path
+
+
+@pytest.mark.filterwarnings("ignore:.*They are used anyway")
+def test_image_tasks_read_published_files(folder):
+    for who, subset in (("fit", 40), ("SGD x 1", None)):
+        seed = 3 if subset is None else 100
+        options = recipes.Options(epochs=1, settings={"networks": 1}, data=folder, subset=subset, timed=False)
+        record = recipes.measure("images-transformer", seed, who, options)
+        assert record["val_nll"] > 0
+        assert ("nll" in record) == (subset is None)
+        assert record.get("subset") == subset
+        assert "seconds" not in record
+    with pytest.raises(ValueError, match="Give their folder: --data"):
+        recipes.measure("images-wide", 3, "fit", recipes.Options())
+
+
+def test_the_faster_of_the_eager_and_the_compiled_rival_counts():
+    options = recipes.Options("cuda")
+    jobs = list(recipes.missing([], ["images-resnet"], range(3, 4), options))
+    assert {job[2]: options.epochs_of(job[0]) for job in jobs} == dict.fromkeys(recipes.GPU_WHO, 15)
+    costs = {"fit": (1.0, 9.0, 4.0), "SGD x 1": (1.2, 3.0, 2.0), "AdamW x 1": (1.1, 4.0, 2.0)}
+    costs |= {"SGD x 1 compiled": (1.2, 1.0, 3.0), "AdamW x 1 compiled": (1.1, 2.0, 3.0)}
+    names = "val_nll", "seconds", "gigabytes"
     shared = {"task": "images-resnet", "seed": 3, "device": "cuda", "method": ""}
-    losses = zip(wanted, (1.0, 1.2, 1.1, 1.2, 1.1), (9.0, 3.0, 4.0, 1.0, 2.0), strict=True)
-    records = [shared | {"who": job[2], "val_nll": loss, "seconds": seconds} for job, loss, seconds in losses]
-    ((_, ((ours, rival),)),) = recipes.chosen(records)
-    assert (ours["seconds"], rival["who"], rival["seconds"]) == (9.0, "AdamW x 1", 2.0)
+    records = [shared | {"who": who} | dict(zip(names, values, strict=True)) for who, values in costs.items()]
+    ((_, ((_, rival),)),) = recipes.chosen(records)
+    assert (rival["who"], rival["seconds"], rival["gigabytes"]) == ("AdamW x 1", 2.0, 3.0)
+    untimed = [{k: v for k, v in r.items() if k != "seconds"} | {"seed": 4} for r in records[:3]]
+    (row,) = recipes.summary(records + untimed)
+    assert (row["seeds"], round(row["time"], 3)) == (2, 4.5)
+    assert "| memory |" in recipes.table(records + untimed)
+
+
+def test_profile_times_the_steps(monkeypatch, capsys):
+    from studies.benchmarks import recipes_profile
+
+    for name, value in (("WARM_UP", 5), ("TIMED", 5), ("COUNTED", 5)):
+        monkeypatch.setattr(recipes_profile, name, value)
+    printed = call(monkeypatch, capsys, "--tasks", "table", "--epochs", 1, "--profile")
+    assert printed.count("ms a step, first") == 3
+    assert "looks" in printed
 
 
 def test_crops_keep_the_pixels_and_the_labels():
     images = torch.arange(1.0, 1 + 6 * 3 * 8 * 8).reshape(6, 3, 8, 8)
-    pair = recipes.Pair(images, torch.arange(6))
-    ((plain, labels),) = recipes.Crops(pair, shuffle=False)
+    pair = recipe_tasks.Pair(images, torch.arange(6))
+    ((plain, labels),) = recipe_tasks.Crops(pair, shuffle=False)
     assert torch.equal(plain, images)
-    for batch, labels in recipes.Crops(pair, shuffle=True, size=4):
+    batches = list(recipe_tasks.Crops(pair, shuffle=True, size=4))
+    assert sorted(torch.cat([labels for _, labels in batches]).tolist()) == list(range(6))
+    for batch, labels in batches:
         for crop, label in zip(batch, labels, strict=True):
             kept = set(crop[crop != 0].tolist())
             assert len(kept) >= 3 * 16
             assert kept <= set(images[label].flatten().tolist())
-
-
-def test_image_tasks_need_files():
-    with pytest.raises(ValueError, match="Give --images"):
-        recipes.CASES["images-wide"](3)

@@ -24,7 +24,6 @@ from calibrant.estimators.selective import HeldOut, check_out_of_fold, without_l
 from calibrant.estimators.self_calibrated import SelfCalibratedClassifier
 from calibrant.methods import BO4SC, Mixture
 from calibrant.methods.blend import KINDS, Blend
-from calibrant.pool.linear_member import Line
 from calibrant.pool.pool import Pool
 
 Kind = TypeVar("Kind")
@@ -152,11 +151,11 @@ def _check(classifier: Any) -> None:
         raise ValueError(f"scaling must say for each of {columns} columns what it holds")
     classes = len(classifier.classes_)
     features = scaling.width + (0 if projection is None else projection.width)
-    linear = scaling.width + (0 if projection is None else projection.columns)
+    sparse = None if projection is None else scaling.width + projection.columns
     check_out_of_fold(classifier)
     mixture = model
     if isinstance(model, Blend):
-        _check_blend(model, features, linear, classes)
+        _check_blend(model, features, sparse, classes)
         mixture = model.mixture
     if mixture is None:
         return
@@ -173,11 +172,11 @@ def _check(classifier: Any) -> None:
             raise ValueError("the layers of a network do not fit together")
 
 
-def _check_blend(blend: Blend, features: int, linear: int, n_classes: int) -> None:
+def _check_blend(blend: Blend, features: int, sparse: int | None, n_classes: int) -> None:
     weights, bias, lapse = blend.pool
     if weights.shape != (len(blend.members),) or not (weights >= 0).all() or not 0 <= lapse <= 1:
         raise ValueError("the pool's weights or lapse are out of range")
     if bias.shape != (n_classes,):
         raise ValueError(f"the pool's bias must have one entry for each of {n_classes} classes")
     for member in blend.others.values():
-        member.check(linear if isinstance(member, Line) else features, n_classes)
+        member.check(features, n_classes, sparse)

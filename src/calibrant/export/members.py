@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from torch import Tensor, nn
@@ -14,9 +13,6 @@ from calibrant.export.graph import Graph
 from calibrant.methods import Mixture
 from calibrant.methods.blend import Blend
 from calibrant.models.architectures.mlp import EmbeddingLayer, Periodic, PiecewiseLinear
-from calibrant.pool.boosted_trees import StoredBoosted
-from calibrant.pool.extra_trees import StoredExtra, rounded_down
-from calibrant.pool.linear_member import Line
 from calibrant.pool.pool import FLOOR
 
 
@@ -54,7 +50,7 @@ def probabilities(graph: Graph, inputs: str, model: Mixture | Blend, n_classes: 
         return _mixture(graph, wide, model, n_classes)
     scores = graph.rows(model.pool.bias, wide)
     members: list[str] = [] if model.mixture is None else [_mean(graph, wide, model.mixture)]
-    members += [OTHERS[type(other)](graph, inputs, other) for other in model.others.values()]
+    members += [other.onnx(graph, inputs) for other in model.others.values()]
     for weight, member in zip(model.pool.weights.tolist(), members, strict=True):
         bounded = graph.add("Max", graph.add("LogSoftmax", member, axis=1), FLOOR)
         scores = graph.add("Add", scores, graph.add("Mul", bounded, weight))
@@ -113,69 +109,6 @@ def layer(graph: Graph, inputs: str, module: nn.Module) -> str:
     if isinstance(module, nn.SiLU):
         return graph.add("Mul", inputs, graph.add("Sigmoid", inputs))
     return graph.add({nn.ReLU: "Relu", nn.Tanh: "Tanh"}[type(module)], inputs)
-
-
-def _forest(graph: Graph, inputs: str, forest: StoredBoosted) -> str:
-    """Write boosted trees: each leaf adds to the logit of its tree's class."""
-    if not len(forest.column):
-        return graph.rows(forest.baseline, inputs)
-    leaf = forest.leaf.astype(bool)
-    trees = np.repeat(np.arange(len(forest.column)), np.diff(forest.starts))
-    return _sums(graph, inputs, forest, leaf, forest.column[trees[leaf]], forest.value[leaf], forest.baseline)
-
-
-def _mean_trees(graph: Graph, inputs: str, trees: StoredExtra) -> str:
-    """Write a forest: each leaf adds to the probabilities of all classes."""
-    classes, leaf = trees.probs.shape[1], trees.left < 0
-    shares = trees.probs.astype(np.float64) / (len(trees.starts) - 1)
-    targets = np.tile(np.arange(classes), len(shares))
-    probs = _sums(graph, inputs, trees, leaf, targets, shares.ravel(), np.zeros(classes))
-    return graph.add("Mul", graph.add("Log", probs), trees.inverse_temperature)
-
-
-def _sums(
-    graph: Graph,
-    inputs: str,
-    stored: StoredBoosted | StoredExtra,
-    leaf: np.ndarray,
-    targets: np.ndarray,
-    values: np.ndarray,
-    base: np.ndarray,
-) -> str:
-    """Write sums of leaf values, for leaves that each have the same number of targets."""
-    sizes = np.diff(stored.starts)
-    trees = np.repeat(np.arange(len(sizes)), sizes)
-    nodes = np.arange(len(trees)) - np.repeat(stored.starts[:-1], sizes)
-    outputs_per_leaf = len(targets) // leaf.sum()
-    sums = graph.add(
-        "TreeEnsembleRegressor",
-        inputs,
-        domain="ai.onnx.ml",
-        n_targets=len(base),
-        base_values=base.astype(np.float32).tolist(),
-        nodes_treeids=trees.tolist(),
-        nodes_nodeids=nodes.tolist(),
-        nodes_featureids=np.where(leaf, 0, stored.feature).tolist(),
-        nodes_modes=np.where(leaf, "LEAF", "BRANCH_LEQ").tolist(),
-        nodes_values=np.where(leaf, np.float32(0), rounded_down(stored.threshold)).tolist(),
-        nodes_truenodeids=np.where(leaf, 0, stored.left).tolist(),
-        nodes_falsenodeids=np.where(leaf, 0, stored.right).tolist(),
-        nodes_missing_value_tracks_true=np.where(leaf, 0, stored.missing_left).astype(int).tolist(),
-        target_treeids=np.repeat(trees[leaf], outputs_per_leaf).tolist(),
-        target_nodeids=np.repeat(nodes[leaf], outputs_per_leaf).tolist(),
-        target_ids=targets.astype(int).tolist(),
-        target_weights=values.astype(np.float32).tolist(),
-    )
-    return graph.cast(sums, np.float64)
-
-
-def _line(graph: Graph, inputs: str, line: Line) -> str:
-    product = graph.add("MatMul", graph.cast(inputs, np.float64), np.ascontiguousarray(line.weight.T))
-    return graph.add("Add", product, line.bias)
-
-
-OTHERS: dict[type, Callable[[Graph, str, Any], str]] = {StoredBoosted: _forest, StoredExtra: _mean_trees, Line: _line}
-"""The functions that write members other than the networks."""
 
 
 def _array(tensor: Tensor) -> np.ndarray:

@@ -149,6 +149,7 @@ class AveragedNetwork(Method):
             steps=[steps],
             callbacks=callbacks,
             history=History(),
+            compile="graphs",
         )
 
     def scheduled(self, steps: int) -> Optimizer:

@@ -257,7 +257,7 @@ class NetworkTraining(Method):
             steps=[steps] * len(group.problems),
             callbacks=self.recipe.callbacks(steps, group.tasks[0], hypergradient.steps, self.keeps_outer),
             history=History(),
-            compile="inductor" if gpu and not self.recipe.eager else None,
+            compile="inductor" if gpu and not self.recipe.eager else "graphs",
             **how,
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any, Self, Unpack
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from calibrant.metrics import ece, mce, noise_floor
 from calibrant.metrics.bins import Scheme
 from calibrant.metrics.predictions import InputKeywords, read
 from calibrant.plots import style
-from calibrant.plots._reading import from_fitted
+from calibrant.plots.display import Display
 
 # The numbers of bins in Fig. 5 of the second paper (γ-Net, SECE).
 BINS = (10, 20, 50, 100, 200, 500, 1000)
@@ -47,47 +47,27 @@ def prepare_bin_sweep(
         raise ValueError("bins must hold at least one number, such as (10, 100, 1000); got none.")
     p = read(probs, labels, **keywords)
     pairs: dict[str, Any] = {"confidence": p.confidence, "sample_weight": p.weight}
-    columns = []
-    for metric in (ece, mce):
-        columns.append([float(metric(**pairs, correct=p.correct, bins=m, scheme=scheme)) for m in bins])
-    for metric in (ece, mce):
-        columns.append(
-            [
-                noise_floor(metric=metric, **pairs, bins=m, scheme=scheme, n_resamples=n_resamples).mean
-                if n_resamples
-                else np.nan
-                for m in bins
-            ]
-        )
-    return BinSweep(np.array(bins), *map(np.array, columns))
+
+    def floor(metric: Any, m: int) -> float:
+        if n_resamples == 0:
+            return np.nan
+        return noise_floor(metric=metric, **pairs, bins=m, scheme=scheme, n_resamples=n_resamples).mean
+
+    values = [[float(f(**pairs, correct=p.correct, bins=m, scheme=scheme)) for m in bins] for f in (ece, mce)]
+    floors = [[floor(f, m) for m in bins] for f in (ece, mce)]
+    return BinSweep(np.array(bins), *map(np.array, values + floors))
 
 
-class BinSweepDisplay:
+class BinSweepDisplay(Display):
     """ECE (left) and MCE (right) against the number of bins, floors dotted; several models can share the axes.
 
     As in Fig. 5 of the second paper, with the noise floors added.
     """
 
-    def __init__(self, data: BinSweep, *, name: str | None = None) -> None:
-        self.data = data
-        self.name = name
+    data: BinSweep
+    _prepare = staticmethod(prepare_bin_sweep)
 
-    @classmethod
-    def from_predictions(
-        cls, probs: Any = None, labels: Any = None, *, name: str | None = None, ax: Any = None, **prepare: Any
-    ) -> BinSweepDisplay:
-        """Compute by `prepare_bin_sweep` and draw."""
-        return cls(prepare_bin_sweep(probs, labels, **prepare), name=name).plot(ax)
-
-    @classmethod
-    def from_estimator(
-        cls, estimator: Any, X: Any, y: Any, *, name: str | None = None, ax: Any = None, **prepare: Any
-    ) -> BinSweepDisplay:
-        """Draw for a fitted classifier with `predict_proba`."""
-        name = type(estimator).__name__ if name is None else name
-        return cls.from_predictions(*from_fitted(estimator, X, y), name=name, ax=ax, **prepare)
-
-    def plot(self, ax: Any = None, *, legend: bool = True) -> BinSweepDisplay:
+    def plot(self, ax: Any = None, *, legend: bool = True) -> Self:
         """Draw into `ax`, a pair of axes for ECE and MCE, or into a new figure; `axes_` is that pair."""
         d = self.data
         with style.context() as plt:
@@ -96,9 +76,8 @@ class BinSweepDisplay:
             if np.size(ax) != 2:
                 raise ValueError(f"ax must be a pair of axes, one for ECE and one for MCE; got {np.size(ax)}.")
             pair = tuple(np.ravel(ax))
-            for axis, values, floor, title in zip(
-                pair, (d.ece, d.mce), (d.ece_floor, d.mce_floor), ("ECE", "MCE"), strict=True
-            ):
+            panels = (("ECE", d.ece, d.ece_floor), ("MCE", d.mce, d.mce_floor))
+            for axis, (title, values, floor) in zip(pair, panels, strict=True):
                 look = style.next_look(axis)
                 axis.plot(d.bins, values, marker="o", markersize=4, linewidth=1.6, label=self.name, gid="model", **look)
                 axis.plot(d.bins, floor, color=look["color"], linewidth=1, linestyle=":", marker="_")

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.base.inputs import check_probs
+from calibrant.base.inputs import as_tensor, check_probs
 from calibrant.base.labels import class_names
 from calibrant.plots import style
-from calibrant.plots._reading import finite_array, predict_proba_of
+from calibrant.plots.display import predict_proba_of
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,11 @@ def prepare_confidence_map(
         The share of the map above it is returned. 0.9 is the region of highest confidence in Sanguin et al. 2024, Fig.
         1.
     """
-    points = finite_array(X, "X", (None, 2))
+    points = as_tensor(X, "X").double().cpu().numpy()
+    if points.ndim != 2 or points.shape[1] != 2 or len(points) == 0:
+        raise ValueError(f"X must have shape (n, 2) with at least one row; got {points.shape}.")
+    if not np.isfinite(points).all():
+        raise ValueError("X must be finite; got NaN or infinite values.")
     if resolution < 2:
         raise ValueError(f"resolution must be at least 2; got {resolution}.")
     low, high = points.min(axis=0), points.max(axis=0)
@@ -142,13 +146,6 @@ class ConfidenceMapDisplay:
         labels = np.zeros(len(d.X), int) if d.labels is None else d.labels
         for position, label in enumerate(np.unique(labels)):
             points = d.X[rows][labels[rows] == label]
-            ax.scatter(
-                points[:, 0],
-                points[:, 1],
-                s=13,
-                marker=style.MARKERS[position % len(style.MARKERS)],
-                facecolor="white",
-                edgecolor="black",
-                linewidth=0.6,
-                alpha=0.9,
-            )
+            marker = style.MARKERS[position % len(style.MARKERS)]
+            look = {"marker": marker, "facecolor": "white", "edgecolor": "black", "linewidth": 0.6, "alpha": 0.9}
+            ax.scatter(*points.T, s=13, **look)

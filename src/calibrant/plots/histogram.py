@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any, Self, Unpack
 
 import numpy as np
 
 from calibrant.metrics import confidence_gap, reliability_bins
 from calibrant.metrics.predictions import InputKeywords, read
 from calibrant.plots import style
-from calibrant.plots._reading import from_fitted
+from calibrant.plots.display import Display
 from calibrant.selective import Window
 
 
@@ -48,59 +48,28 @@ def prepare_confidence_histogram(
     return ConfidenceHistogram(edges, table.share.cpu().numpy(), right, right + gap, chance)
 
 
-class ConfidenceHistogramDisplay:
+class ConfidenceHistogramDisplay(Display):
     """Confidence histogram with two dashed lines: accuracy (dark) and mean confidence (light grey).
 
     As in Fig. 2 (top) of Sanguin et al. 2024: accuracy left of confidence means an over-confident model.
     """
 
-    def __init__(self, data: ConfidenceHistogram, *, name: str | None = None) -> None:
-        self.data = data
-        self.name = name
+    data: ConfidenceHistogram
+    _prepare = staticmethod(prepare_confidence_histogram)
 
-    @classmethod
-    def from_predictions(
-        cls, probs: Any = None, labels: Any = None, *, name: str | None = None, ax: Any = None, **prepare: Any
-    ) -> ConfidenceHistogramDisplay:
-        """Compute by `prepare_confidence_histogram` and draw."""
-        return cls(prepare_confidence_histogram(probs, labels, **prepare), name=name).plot(ax)
-
-    @classmethod
-    def from_estimator(
-        cls, estimator: Any, X: Any, y: Any, *, name: str | None = None, ax: Any = None, **prepare: Any
-    ) -> ConfidenceHistogramDisplay:
-        """Draw for a fitted classifier with `predict_proba`."""
-        name = type(estimator).__name__ if name is None else name
-        return cls.from_predictions(*from_fitted(estimator, X, y), name=name, ax=ax, **prepare)
-
-    def plot(self, ax: Any = None, *, window: Window | None = None, legend: bool = True) -> ConfidenceHistogramDisplay:
+    def plot(self, ax: Any = None, *, window: Window | None = None, legend: bool = True) -> Self:
         """Draw into `ax`, or into a new figure; `window` is shaded, its predictions are withheld."""
         d = self.data
         with style.context() as plt:
             ax = style.axes(plt, ax, style.WIDE)
-            ax.bar(
-                d.edges[:-1],
-                d.share,
-                np.diff(d.edges),
-                align="edge",
-                color=style.BAR,
-                edgecolor="white",
-                linewidth=0.6,
-            )
-            ax.axvline(
-                d.mean_confidence,
-                color=style.GREY,
-                linestyle=(0, (2, 1.5)),
-                linewidth=1.8,
-                label=f"mean confidence {d.mean_confidence:.3f}",
-            )
-            ax.axvline(
-                d.accuracy,
-                color=style.INK,
-                linestyle=(0, (5, 2)),
-                linewidth=1.8,
-                label=f"accuracy {d.accuracy:.3f}",
-            )
+            look = {"align": "edge", "color": style.BAR, "edgecolor": "white", "linewidth": 0.6}
+            ax.bar(d.edges[:-1], d.share, np.diff(d.edges), **look)
+            for value, label, color, dashes in (
+                (d.mean_confidence, "mean confidence", style.GREY, (2, 1.5)),
+                (d.accuracy, "accuracy", style.INK, (5, 2)),
+            ):
+                label = f"{label} {value:.3f}"
+                ax.axvline(value, color=color, linestyle=(0, dashes), linewidth=1.8, label=label)
             if window is not None and window.low < window.high:
                 low, high = np.clip([window.low, window.high], 0, 1)
                 ax.axvspan(low, high, color=style.PALE, alpha=0.5, linewidth=0, zorder=0.4, label="withheld")

@@ -7,7 +7,7 @@ from typing import Any
 
 from calibrant.metrics.bins import Scheme
 from calibrant.plots import style
-from calibrant.plots._reading import from_fitted
+from calibrant.plots.display import from_fitted
 from calibrant.plots.histogram import ConfidenceHistogramDisplay, prepare_confidence_histogram
 from calibrant.plots.reliability import ReliabilityDisplay, legend_handles, prepare_reliability
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any, Self, Unpack
 
 import numpy as np
 from scipy.stats import binom
@@ -13,7 +13,7 @@ from calibrant.metrics import NoiseFloor, ece, mce, noise_floor, reliability_bin
 from calibrant.metrics.bins import Scheme
 from calibrant.metrics.predictions import InputKeywords, read
 from calibrant.plots import style
-from calibrant.plots._reading import from_fitted
+from calibrant.plots.display import Display
 
 # With more bins, edges, hatching and brackets would hide the bars.
 _FEW_BINS = 30
@@ -83,30 +83,14 @@ def prepare_reliability(
         lower[0] = p.confidence.min().item()
     floor = None
     if n_resamples:
-        floor = noise_floor(
-            confidence=p.confidence,
-            sample_weight=p.weight,
-            n_resamples=n_resamples,
-            bins=bins,
-            scheme=scheme,
-        )
-    return Reliability(
-        lower,
-        upper,
-        share,
-        confidence,
-        accuracy,
-        band_low,
-        band_high,
-        level,
-        float(ece(probs, labels, bins, scheme, **keywords)),
-        float(mce(probs, labels, bins, scheme, **keywords)),
-        floor,
-        len(p),
-    )
+        pairs: dict[str, Any] = {"confidence": p.confidence, "sample_weight": p.weight}
+        floor = noise_floor(**pairs, n_resamples=n_resamples, bins=bins, scheme=scheme)
+    bars = lower, upper, share, confidence, accuracy, band_low, band_high
+    error, highest = (float(f(probs, labels, bins, scheme, **keywords)) for f in (ece, mce))
+    return Reliability(*bars, level, error, highest, floor, len(p))
 
 
-class ReliabilityDisplay:
+class ReliabilityDisplay(Display):
     """Reliability diagram: accuracy against confidence, bin by bin.
 
     Bars show the accuracy. The gap to the mean confidence is orange if the model is over-confident and hatched red if
@@ -119,26 +103,10 @@ class ReliabilityDisplay:
     ax_, figure_ : the axes and the figure, after `plot`
     """
 
-    def __init__(self, data: Reliability, *, name: str | None = None) -> None:
-        self.data = data
-        self.name = name
+    data: Reliability
+    _prepare = staticmethod(prepare_reliability)
 
-    @classmethod
-    def from_predictions(
-        cls, probs: Any = None, labels: Any = None, *, name: str | None = None, ax: Any = None, **prepare: Any
-    ) -> ReliabilityDisplay:
-        """Compute by `prepare_reliability` and draw."""
-        return cls(prepare_reliability(probs, labels, **prepare), name=name).plot(ax)
-
-    @classmethod
-    def from_estimator(
-        cls, estimator: Any, X: Any, y: Any, *, name: str | None = None, ax: Any = None, **prepare: Any
-    ) -> ReliabilityDisplay:
-        """Draw for a fitted classifier with `predict_proba`."""
-        name = type(estimator).__name__ if name is None else name
-        return cls.from_predictions(*from_fitted(estimator, X, y), name=name, ax=ax, **prepare)
-
-    def plot(self, ax: Any = None, *, band: bool = True, legend: bool = True) -> ReliabilityDisplay:
+    def plot(self, ax: Any = None, *, band: bool = True, legend: bool = True) -> Self:
         """Draw into `ax`, or into a new figure, with or without consistency band and legend."""
         d = self.data
         full = d.share > 0

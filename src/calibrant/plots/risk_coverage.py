@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any, Self, Unpack
 
 import numpy as np
 
 from calibrant.metrics.predictions import InputKeywords, read
 from calibrant.plots import style
-from calibrant.plots._reading import from_fitted
+from calibrant.plots.display import Display
 from calibrant.selective import (
     RejectionRule,
     RiskCoverageCurve,
@@ -71,35 +71,19 @@ def prepare_risk_coverage(
     return RiskCoverage(curve, *areas, best, bound, level)
 
 
-class RiskCoverageDisplay:
+class RiskCoverageDisplay(Display):
     """Risk among accepted predictions against the share accepted; several models can share the axes.
 
     A thin line of the same colour is the bound that holds for all thresholds at once, so that a threshold may
     be chosen by looking at this plot.
     """
 
-    def __init__(self, data: RiskCoverage, *, name: str | None = None) -> None:
-        self.data = data
-        self.name = name
-
-    @classmethod
-    def from_predictions(
-        cls, probs: Any = None, labels: Any = None, *, name: str | None = None, ax: Any = None, **prepare: Any
-    ) -> RiskCoverageDisplay:
-        """Compute by `prepare_risk_coverage` and draw."""
-        return cls(prepare_risk_coverage(probs, labels, **prepare), name=name).plot(ax)
-
-    @classmethod
-    def from_estimator(
-        cls, estimator: Any, X: Any, y: Any, *, name: str | None = None, ax: Any = None, **prepare: Any
-    ) -> RiskCoverageDisplay:
-        """Draw for a fitted classifier with `predict_proba`."""
-        name = type(estimator).__name__ if name is None else name
-        return cls.from_predictions(*from_fitted(estimator, X, y), name=name, ax=ax, **prepare)
+    data: RiskCoverage
+    _prepare = staticmethod(prepare_risk_coverage)
 
     def plot(
         self, ax: Any = None, *, best: bool = False, rule: RejectionRule | None = None, legend: bool = True
-    ) -> RiskCoverageDisplay:
+    ) -> Self:
         """Draw into `ax`, or into a new figure.
 
         `best` adds the curve of the best possible ordering, `rule` marks a chosen rule. At most 2,000 evenly spread
@@ -122,17 +106,8 @@ class RiskCoverageDisplay:
                 dotted = {"color": style.GREY, "linewidth": 1, "linestyle": ":"}
                 ax.plot(coverage, d.best[points], label="best ordering", **dotted)
             if rule is not None and rule.found:
-                ax.plot(
-                    rule.coverage,
-                    rule.risk,
-                    marker="o",
-                    markersize=7,
-                    linestyle="none",
-                    markerfacecolor="white",
-                    markeredgecolor=look["color"],
-                    markeredgewidth=1.8,
-                    label=f"{rule.window}",
-                )
+                ring = {"markerfacecolor": "white", "markeredgecolor": look["color"], "markeredgewidth": 1.8}
+                ax.plot(rule.coverage, rule.risk, "o", markersize=7, label=f"{rule.window}", **ring)
             ax.set(xlim=(0, 1), xlabel="coverage (share accepted)", ylabel="risk (errors among accepted)")
             ax.set_ylim(0, _top(ax))
             ax.grid(axis="y", color=style.PALE, linewidth=0.5)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any, Self, Unpack
 
 import numpy as np
 from scipy.stats import norm
@@ -11,7 +11,7 @@ from scipy.stats import norm
 from calibrant.metrics.predictions import InputKeywords, read
 from calibrant.metrics.smooth import MIN_BANDWIDTH, smooth_ece, smoothed_moments
 from calibrant.plots import style
-from calibrant.plots._reading import from_fitted
+from calibrant.plots.display import Display
 
 # Points of the curve that are kept; the smoothing grid has at least as many.
 _POINTS = 513
@@ -78,40 +78,17 @@ def prepare_smooth_reliability(
     return SmoothReliability(t, t + residual[at] / d, density[at], spread, level, count, support, value, sigma)
 
 
-class SmoothReliabilityDisplay:
+class SmoothReliabilityDisplay(Display):
     """Smooth reliability curve over the density of confidence; several can share the axes.
 
     The curve is drawn within the range of the sample, where at least a few samples lie under the kernel. If the model
     is calibrated, the curve lies in the band around the diagonal with the stated pointwise probability.
     """
 
-    def __init__(self, data: SmoothReliability, *, name: str | None = None) -> None:
-        self.data = data
-        self.name = name
+    data: SmoothReliability
+    _prepare = staticmethod(prepare_smooth_reliability)
 
-    @classmethod
-    def from_predictions(
-        cls,
-        probs: Any = None,
-        labels: Any = None,
-        *,
-        name: str | None = None,
-        ax: Any = None,
-        band: bool = True,
-        **prepare: Any,
-    ) -> SmoothReliabilityDisplay:
-        """Compute by `prepare_smooth_reliability` and draw; use `band=False` for several models."""
-        return cls(prepare_smooth_reliability(probs, labels, **prepare), name=name).plot(ax, band=band)
-
-    @classmethod
-    def from_estimator(
-        cls, estimator: Any, X: Any, y: Any, *, name: str | None = None, ax: Any = None, **prepare: Any
-    ) -> SmoothReliabilityDisplay:
-        """Draw for a fitted classifier with `predict_proba`."""
-        name = type(estimator).__name__ if name is None else name
-        return cls.from_predictions(*from_fitted(estimator, X, y), name=name, ax=ax, **prepare)
-
-    def plot(self, ax: Any = None, *, band: bool = True, legend: bool = True) -> SmoothReliabilityDisplay:
+    def plot(self, ax: Any = None, *, band: bool = True, legend: bool = True) -> Self:
         """Draw into `ax`, or into a new figure; call again with the same `ax` to add a model."""
         d = self.data
         inside = (d.confidence >= d.support[0]) & (d.confidence <= d.support[1])
@@ -123,11 +100,10 @@ class SmoothReliabilityDisplay:
             look = style.next_look(ax)
             label = f"smECE {d.smece:.3f}" if self.name is None else f"{self.name} (smECE {d.smece:.3f})"
             # The density along the bottom shows where the curve is based on many samples.
-            ax.fill_between(
-                d.confidence, 0.16 * d.density / d.density.max(), color=look["color"], alpha=0.18, linewidth=0
-            )
+            area = {"color": look["color"], "linewidth": 0}
+            ax.fill_between(d.confidence, 0.16 * d.density / d.density.max(), alpha=0.18, **area)
             if band:
-                ax.fill_between(d.confidence, low, high, color=look["color"], alpha=0.14, linewidth=0)
+                ax.fill_between(d.confidence, low, high, alpha=0.14, **area)
             ax.plot(d.confidence, curve, linewidth=2, label=label, gid="model", **look)
             style.unit_axis(ax)
             ax.set(xlabel="confidence", ylabel="accuracy")

@@ -26,7 +26,7 @@ SQUARE = (4.2, 4.0)
 WIDE = (5.4, 3.6)
 PANEL = 3.1  # width of one panel in a figure of several
 
-_SETTINGS: dict[str, Any] = {
+_SETTINGS: Any = {
     "font.size": 9.5,
     "axes.titlesize": 10.5,
     "axes.labelsize": 9.5,
@@ -45,8 +45,12 @@ _SETTINGS: dict[str, Any] = {
 }
 
 
-def pyplot() -> Any:
-    """Import matplotlib; an error says how to install it."""
+@contextmanager
+def context() -> Iterator[Any]:
+    """Draw with the sizes of this file and restore the caller's settings afterwards; yields pyplot.
+
+    If matplotlib is missing, an error says how to install it.
+    """
     try:
         from matplotlib import pyplot as plt
     except ImportError as error:
@@ -54,13 +58,6 @@ def pyplot() -> Any:
             "The package calibrant.plots draws with matplotlib, which is not installed. Install it with: pip install "
             "'calibrant[plots]'."
         ) from error
-    return plt
-
-
-@contextmanager
-def context() -> Iterator[Any]:
-    """Draw with the sizes of this file and restore the caller's settings afterwards; yields pyplot."""
-    plt = pyplot()
     with plt.rc_context(_SETTINGS):
         yield plt
 
@@ -78,10 +75,7 @@ def axes(plt: Any, ax: Any, size: tuple[float, float]) -> Any:
 
 def line_look(position: int) -> dict[str, Any]:
     """Colour and line style of the n-th model in one picture."""
-    return {
-        "color": PALETTE[position % len(PALETTE)],
-        "linestyle": LINE_STYLES[position % len(LINE_STYLES)],
-    }
+    return {"color": PALETTE[position % len(PALETTE)], "linestyle": LINE_STYLES[position % len(LINE_STYLES)]}
 
 
 def next_look(ax: Any) -> dict[str, Any]:
@@ -99,12 +93,11 @@ def add_legend(ax: Any, *, below: bool, columns: int = 1, **options: Any) -> Non
     ax.legend(borderaxespad=0.3, handlelength=2.2, **options)
 
 
-def unit_axis(ax: Any, *, square: bool = True) -> None:
+def unit_axis(ax: Any) -> None:
     """Both axes from 0 to 1 with the diagonal of perfect calibration."""
     ax.plot([0, 1], [0, 1], color=GREY, linestyle=(0, (4, 3)), linewidth=1, zorder=1.5)
     ax.set(xlim=(0, 1), ylim=(0, 1))
-    if square:
-        ax.set_aspect("equal", adjustable="box")
+    ax.set_aspect("equal", adjustable="box")
 
 
 def save_figure(figure: Any, path: str | Path) -> tuple[Path, Path]:

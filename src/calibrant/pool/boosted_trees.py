@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -14,8 +14,9 @@ from sklearn.ensemble._hist_gradient_boosting.common import PREDICTOR_RECORD_DTY
 from sklearn.utils._openmp_helpers import _openmp_effective_n_threads
 from threadpoolctl import threadpool_limits
 
-from calibrant.pool.evaluator import Evaluator, Nodes
-from calibrant.pool.pool_members import Rows, held_out_loss, unseen
+from calibrant.pool.evaluator import Evaluator
+from calibrant.pool.pool_members import ModelPath, Rows, held_out_loss, unseen
+from calibrant.pool.stored_trees import StoredTrees, joined, starts_of
 
 _FIELDS = {
     "feature": "feature_idx",
@@ -29,23 +30,12 @@ _FIELDS = {
 """Our names for the fields of scikit-learn's nodes."""
 
 
-@dataclass(frozen=True)
-class StoredBoosted:
-    """Sums of trees, one for each class: ``baseline_c + Σ_t leaf value of tree t``.
+@dataclass(frozen=True, kw_only=True)
+class StoredBoosted(StoredTrees):
+    """Sums of trees, one for each class: ``baseline_c + Σ_t leaf value of tree t``."""
 
-    The nodes of all trees are concatenated. Child indices count from the first node of the tree.
-    """
-
-    feature: np.ndarray
-    threshold: np.ndarray
-    """A row goes left if its value is at most this."""
-    missing_left: np.ndarray
-    left: np.ndarray
-    right: np.ndarray
     leaf: np.ndarray
     value: np.ndarray
-    starts: np.ndarray
-    """The index of the first node of each tree, followed by the total number of nodes."""
     column: np.ndarray
     """The class whose logit each tree adds to."""
     baseline: np.ndarray
@@ -56,51 +46,44 @@ class StoredBoosted:
         cls, model: HistGradientBoostingClassifier, iterations: int, baseline: np.ndarray, column: Any
     ) -> StoredBoosted:
         """The trees of the first iterations of a fitted model. ``column`` is the class of each tree of an iteration."""
-        chosen = model._predictors[:iterations]
-        trees = [tree.nodes for each in chosen for tree in each]
-        nodes = np.concatenate(trees) if trees else np.empty(0, dtype=PREDICTOR_RECORD_DTYPE)
+        trees = [tree.nodes for iteration in model._predictors[:iterations] for tree in iteration]
+        nodes = np.concatenate([np.empty(0, dtype=PREDICTOR_RECORD_DTYPE), *trees])
         if nodes["is_categorical"].any():
             raise ValueError("All splits of a forest must be numeric; got trees with categorical splits.")
         kinds = {"feature": np.int32, "left": np.int16, "right": np.int16}
         arrays = {name: nodes[field].astype(kinds.get(name, nodes[field].dtype)) for name, field in _FIELDS.items()}
-        starts = np.concatenate([[0], np.cumsum([len(nodes) for nodes in trees], dtype=np.int64)])
-        return cls(**arrays, starts=starts, column=np.tile(np.asarray(column), len(chosen)), baseline=baseline)
+        column = np.resize(np.asarray(column), len(trees))
+        return cls(**arrays, starts=starts_of([len(tree) for tree in trees]), column=column, baseline=baseline)
 
     @classmethod
     def constant(cls, baseline: np.ndarray) -> StoredBoosted:
         """A forest without trees."""
-        count, number = np.empty(0, dtype=np.int32), np.empty(0)
-        return cls(count, number, count, count, count, count, number, np.zeros(1, dtype=np.int64), count, baseline)
+        nothing = dict.fromkeys((*_FIELDS, "column"), np.empty(0, dtype=np.int32))
+        return cls(**nothing, starts=starts_of([]), baseline=baseline)
 
     @classmethod
     def mean(cls, forests: Sequence[StoredBoosted]) -> StoredBoosted:
         """One forest whose logits are the mean of the logits of these forests."""
-        names = [f.name for f in fields(cls) if f.name not in ("starts", "baseline", "value")]
-        joined = {name: np.concatenate([getattr(forest, name) for forest in forests]) for name in names}
-        sizes = np.concatenate([np.diff(forest.starts) for forest in forests])
-        return cls(
-            **joined,
-            value=np.concatenate([forest.value for forest in forests]) / len(forests),
-            starts=np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)]),
-            baseline=np.mean([forest.baseline for forest in forests], axis=0),
-        )
+        arrays = joined(forests, (*_FIELDS, "column"))
+        arrays["value"] = arrays["value"] / len(forests)
+        return cls(**arrays, baseline=np.mean([forest.baseline for forest in forests], axis=0))
+
+    @property
+    def inner(self) -> np.ndarray:
+        return self.leaf == 0
 
     @cached_property
     def _evaluator(self) -> Evaluator:
-        sizes = np.diff(self.starts)
-        root = np.repeat(self.starts[:-1], sizes)
-        node, leaf = np.arange(len(root)), self.leaf.astype(bool)
-        left, right = (np.where(leaf, node, root + child) for child in (self.left, self.right))
-        feature = np.where(leaf, 0, self.feature)
-        parts = feature, self.threshold, self.missing_left, left, right, self.value, self.starts[:-1], self.column
-        return Evaluator(Nodes(*parts))
+        root, node = np.repeat(self.starts[:-1], np.diff(self.starts)), np.arange(len(self.leaf))
+        left, right = (np.where(self.inner, root + child, node) for child in (self.left, self.right))
+        feature = np.where(self.inner, self.feature, 0)
+        return Evaluator(feature, self.threshold, self.missing_left, left, right, self.value, self.starts, self.column)
 
-    def check(self, features: int, n_classes: int) -> None:
+    def check(self, features: int, n_classes: int, sparse: int | None = None) -> None:
         """Raise an error if the arrays are inconsistent, for example because a child does not exist."""
         if self.baseline.shape != (n_classes,) or len(self.starts) != len(self.column) + 1:
             raise ValueError("the trees of a forest do not match its classes")
-        others = (self.threshold, self.missing_left, self.leaf, self.value)
-        check_nodes(self.feature, self.left, self.right, self.leaf == 0, self.starts, features, others)
+        self.check_nodes(features, self.leaf, self.value)
         if self.column.dtype.kind not in "iu" or ((self.column < 0) | (self.column >= n_classes)).any():
             raise ValueError("a tree of a forest belongs to a class that does not exist")
 
@@ -108,40 +91,12 @@ class StoredBoosted:
         """Logits, (n, C). NaN is treated as missing."""
         return self.baseline + self._evaluator.sums(inputs, len(self.baseline), _openmp_effective_n_threads())
 
-
-def check_nodes(
-    feature: np.ndarray,
-    left: np.ndarray,
-    right: np.ndarray,
-    inner: np.ndarray,
-    starts: np.ndarray,
-    features: int,
-    others: Sequence[np.ndarray],
-) -> None:
-    """Raise an error if the nodes of concatenated trees are inconsistent, for example because a child does not exist.
-
-    Parameters
-    ----------
-    left, right : the children of each node, counted from the first node of its tree
-    inner : whether a node has children
-    starts : the index of the first node of each tree, followed by the total number of nodes
-    features : the number of columns of the inputs
-    others : further arrays with one value for each node
-    """
-    if any(part.dtype.kind not in "iu" for part in (feature, left, right, starts)):  # NaN passes all checks below
-        raise ValueError("the columns and children of a forest must be integers")
-    count, sizes = len(feature), np.diff(starts)
-    if any(part.shape != (count,) for part in (feature, left, right, inner, *others)):
-        raise ValueError("the arrays of a forest differ in length")
-    if starts[0] != 0 or starts[-1] != count or (sizes < 1).any():
-        raise ValueError("the trees of a forest do not match its nodes")
-    room = np.repeat(sizes, sizes)
-    place_in_tree = np.arange(count) - np.repeat(starts[:-1], sizes)
-    for child in (left, right):
-        if ((child <= place_in_tree) | (child >= room))[inner].any():  # children come later, so no loops
-            raise ValueError("a tree of a forest refers to a child that does not exist")
-    if ((feature < 0) | (feature >= features))[inner].any():
-        raise ValueError(f"a tree of a forest splits a column that does not exist; there are {features}")
+    def onnx(self, graph: Any, inputs: str) -> str:
+        """Write the logits to a graph: each leaf adds to the logit of its tree's class."""
+        if not len(self.column):
+            return str(graph.rows(self.baseline, inputs))
+        leaf = ~self.inner
+        return self.onnx_sums(graph, inputs, self.column[self.tree[leaf]], self.value[leaf], self.baseline)
 
 
 FEW = 5000
@@ -184,18 +139,6 @@ class TreePath:
 
 
 @dataclass(frozen=True)
-class ConstantPath:
-    """A path without trees, for training rows of a single class."""
-
-    losses: np.ndarray
-    forest: StoredBoosted
-
-    def at(self, place: int) -> StoredBoosted:
-        """The same forest at every place."""
-        return self.forest
-
-
-@dataclass(frozen=True)
 class Trees:
     """Histogram gradient boosting.
 
@@ -216,14 +159,14 @@ class Trees:
     least: int = 20
     trees: int = 1500
 
-    def path(self, train: Rows, held: Rows, seed: int) -> TreePath | ConstantPath:
+    def path(self, train: Rows, held: Rows, seed: int) -> TreePath | ModelPath:
         """Boost until the held-out loss has not improved for ``patience`` iterations."""
         present = np.unique(train.labels)
         baseline = np.full(train.n_classes, unseen(train))
         baseline[present] = 0.0
         if len(present) < 2:
             forest = StoredBoosted.constant(baseline)
-            return ConstantPath(np.array([held_out_loss(forest.scores(held.inputs), held)]), forest)
+            return ModelPath(np.array([held_out_loss(forest.scores(held.inputs), held)]), (forest,))
         few, columns = len(train.labels) < FEW, telling_columns(train)
         wide = len(columns) < train.inputs.shape[1]
         pair = len(present) == 2  # one tree per iteration, for the second class

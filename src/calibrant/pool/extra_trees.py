@@ -24,32 +24,24 @@ from sklearn.ensemble import ExtraTreesClassifier
 from sklearn.tree._tree import NODE_DTYPE, Tree
 from sklearn.utils._openmp_helpers import _openmp_effective_n_threads
 
-from calibrant.pool.boosted_trees import check_nodes, telling_columns
+from calibrant.pool.boosted_trees import telling_columns
 from calibrant.pool.pool_members import Rows, held_out_loss
+from calibrant.pool.stored_trees import StoredTrees, joined, rounded_down, starts_of
 
 _SPLITS = ("feature", "threshold", "missing_left", "left", "right")
 _ROWS = 8192
 """Rows per step."""
 
 
-@dataclass(frozen=True)
-class StoredExtra:
+@dataclass(frozen=True, kw_only=True)
+class StoredExtra(StoredTrees):
     """Logits ``β·log p`` with the mean p of the trees' class probabilities.
 
-    The nodes of all trees are concatenated. Child indices count from the first node of the tree.
+    A leaf has no left child: −1. Inputs and thresholds are float32.
     """
 
-    feature: np.ndarray
-    threshold: np.ndarray
-    """A row goes left if its value is at most this. Inputs and thresholds are float32."""
-    missing_left: np.ndarray
-    left: np.ndarray
-    """The left child; −1 for a leaf."""
-    right: np.ndarray
     probs: np.ndarray
     """The class probabilities of the leaves in the order of their nodes, (leaves, C)."""
-    starts: np.ndarray
-    """The index of the first node of each tree, followed by the total number of nodes."""
     inverse_temperature: float
     """β."""
 
@@ -58,30 +50,26 @@ class StoredExtra:
         cls, model: ExtraTreesClassifier, columns: np.ndarray, probs: np.ndarray, inverse_temperature: float
     ) -> StoredExtra:
         """The trees of a fitted forest, with the columns that it was fitted to and the probabilities of its nodes."""
-        trees = [each.tree_ for each in model.estimators_]
+        trees = trees_of(model)
         names = ("feature", "threshold", "missing_go_to_left", "children_left", "children_right")
         feature, threshold, missing, left, right = (
             np.concatenate([getattr(tree, name) for tree in trees]) for name in names
         )
         leaf = left < 0
         return cls(
-            np.where(leaf, 0, columns[np.where(leaf, 0, feature)]).astype(np.int32),
-            rounded_down(np.where(leaf, 0.0, threshold)),
-            np.where(leaf, 0, missing).astype(np.uint8),
-            left.astype(np.int32),
-            right.astype(np.int32),
-            probs[leaf].astype(np.float32),
-            np.concatenate([[0], np.cumsum([tree.node_count for tree in trees], dtype=np.int64)]),
-            inverse_temperature,
+            feature=np.where(leaf, 0, columns[np.where(leaf, 0, feature)]).astype(np.int32),
+            threshold=rounded_down(np.where(leaf, 0.0, threshold)),
+            missing_left=np.where(leaf, 0, missing).astype(np.uint8),
+            left=left.astype(np.int32),
+            right=right.astype(np.int32),
+            starts=starts_of([tree.node_count for tree in trees]),
+            probs=probs[leaf].astype(np.float32),
+            inverse_temperature=inverse_temperature,
         )
 
-    @classmethod
-    def mean(cls, forests: Sequence[StoredExtra]) -> StoredExtra:
-        """One forest of all trees, for forests with the same β."""
-        sizes = np.concatenate([np.diff(forest.starts) for forest in forests])
-        joined = {name: np.concatenate([getattr(forest, name) for forest in forests]) for name in (*_SPLITS, "probs")}
-        starts = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
-        return cls(**joined, starts=starts, inverse_temperature=forests[0].inverse_temperature)
+    @property
+    def inner(self) -> np.ndarray:
+        return self.left >= 0
 
     def first(self, trees: int) -> StoredExtra:
         """The forest of the first trees."""
@@ -89,14 +77,13 @@ class StoredExtra:
         kept = {name: getattr(self, name)[: starts[-1]] for name in _SPLITS}
         return replace(self, **kept, probs=self.probs[: (kept["left"] < 0).sum()], starts=starts)
 
-    def check(self, features: int, n_classes: int) -> None:
+    def check(self, features: int, n_classes: int, sparse: int | None = None) -> None:
         """Raise an error if the arrays are inconsistent, for example because a child does not exist."""
-        leaf = self.left < 0
         if len(self.starts) < 2:
             raise ValueError("a forest must have at least one tree")
-        others = (self.threshold, self.missing_left)
-        check_nodes(self.feature, self.left, self.right, ~leaf, self.starts, features, others)
-        if self.probs.shape != (leaf.sum(), n_classes) or not ((self.probs > 0) & (self.probs <= 1)).all():
+        self.check_nodes(features)
+        leaves = (~self.inner).sum()
+        if self.probs.shape != (leaves, n_classes) or not ((self.probs > 0) & (self.probs <= 1)).all():
             raise ValueError(f"a forest must have probabilities of {n_classes} classes for each leaf")
         if not 0 < self.inverse_temperature < np.inf:
             raise ValueError("a forest must have a positive inverse temperature")
@@ -135,13 +122,13 @@ class StoredExtra:
             probs = np.concatenate(list(pool.map(self.mean_probs, steps)))
         return np.asarray(self.inverse_temperature * np.log(probs))
 
-
-def rounded_down(threshold: np.ndarray) -> np.ndarray:
-    """Thresholds as float32. Rounded down, they split float32 numbers exactly as in float64."""
-    rounded = threshold.astype(np.float32)
-    above = rounded.astype(np.float64) > threshold
-    rounded[above] = np.nextafter(rounded[above], np.float32(-np.inf))
-    return rounded
+    def onnx(self, graph: Any, inputs: str) -> str:
+        """Write the logits to a graph: each leaf adds to the probabilities of all classes."""
+        classes = self.probs.shape[1]
+        shares = self.probs.astype(np.float64) / (len(self.starts) - 1)
+        targets = np.tile(np.arange(classes), len(shares))
+        probs = self.onnx_sums(graph, inputs, targets, shares.ravel(), np.zeros(classes))
+        return str(graph.add("Mul", graph.add("Log", probs), self.inverse_temperature))
 
 
 MOST = 100
@@ -194,7 +181,8 @@ class ExtraTrees:
         places = tuple(product(self.shrinkages, self.inverse_temperatures))
         losses: list[float] = []
         if len(held.labels):
-            leaves = model.apply(held.inputs[:, columns]) + starts_of(model)[:-1]
+            starts = starts_of([tree.node_count for tree in trees_of(model)])
+            leaves = model.apply(held.inputs[:, columns]) + starts[:-1]
             for shrinkage in self.shrinkages:
                 mean = np.log(smoothed(shrunk_shares(model, shrinkage), train)[leaves].mean(1))
                 losses += [held_out_loss(beta * mean, held) for beta in self.inverse_temperatures]
@@ -202,17 +190,22 @@ class ExtraTrees:
 
     def mean(self, models: Sequence[StoredExtra]) -> StoredExtra:
         """A forest of the first trees of each model, so that all together do not have too many."""
-        return StoredExtra.mean([model.first(max(1, MOST // len(models))) for model in models])
+        fewer = [model.first(max(1, MOST // len(models))) for model in models]
+        return StoredExtra(
+            **joined(fewer, (*_SPLITS, "probs")),
+            inverse_temperature=models[0].inverse_temperature,  # β is the same
+        )
 
 
-def starts_of(model: ExtraTreesClassifier) -> np.ndarray:
-    """The index of the first node of each tree if the nodes of all trees are concatenated; then their number."""
-    return np.concatenate([[0], np.cumsum([each.tree_.node_count for each in model.estimators_], dtype=np.int64)])
+def trees_of(model: ExtraTreesClassifier) -> list[Tree]:
+    """scikit-learn's compiled trees of a fitted forest."""
+    return [estimator.tree_ for estimator in model.estimators_]
 
 
 def shrunk_shares(model: ExtraTreesClassifier, shrinkage: float) -> np.ndarray:
     """The class shares of all nodes, shrunk towards those of the nodes above, (nodes, classes)."""
-    trees, starts = [each.tree_ for each in model.estimators_], starts_of(model)
+    trees = trees_of(model)
+    starts = starts_of([tree.node_count for tree in trees])
     node_shares = np.concatenate([tree.value[:, 0, :] for tree in trees])
     size = np.concatenate([tree.weighted_n_node_samples for tree in trees])
     children = [

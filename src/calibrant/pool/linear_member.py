@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.sparse import csr_array
@@ -17,6 +17,7 @@ from sklearn.svm import LinearSVC
 from calibrant.pool.pool_members import (
     CrossFittedMember,
     Folds,
+    ModelPath,
     Rows,
     cross_fit,
     held_out_loss,
@@ -42,10 +43,11 @@ class Line:
     link: np.ndarray | None = None
     """The matrix and the constants of the map, (C, C + 1)."""
 
-    def check(self, features: int, n_classes: int) -> None:
+    def check(self, features: int, n_classes: int, sparse: int | None = None) -> None:
         """Raise an error if the arrays have the wrong shape."""
-        if self.weight.shape != (n_classes, features) or self.bias.shape != (n_classes,):
-            raise ValueError(f"a line must have {features} coefficients for each of {n_classes} classes")
+        columns = features if sparse is None else sparse
+        if self.weight.shape != (n_classes, columns) or self.bias.shape != (n_classes,):
+            raise ValueError(f"a line must have {columns} coefficients for each of {n_classes} classes")
         if self.link is not None and self.link.shape != (n_classes, n_classes + 1):
             raise ValueError(f"the link of a line must be an affine map of {n_classes} logits")
 
@@ -54,22 +56,15 @@ class Line:
         logits = np.asarray((inputs if sparse is None else sparse) @ self.weight.T, dtype=np.float64) + self.bias
         return logits if self.link is None else linked(logits, self.link)
 
+    def onnx(self, graph: Any, inputs: str) -> str:
+        """Write the logits of dense columns, which have no link, to a graph."""
+        product = graph.add("MatMul", graph.cast(inputs, np.float64), np.ascontiguousarray(self.weight.T))
+        return str(graph.add("Add", product, self.bias))
+
 
 def linked(logits: np.ndarray, link: np.ndarray) -> np.ndarray:
     """An affine map of log-probabilities; the last column of the link holds the constants."""
     return np.asarray(log_softmax(logits, axis=1) @ link[:, :-1].T + link[:, -1])
-
-
-@dataclass(frozen=True)
-class LinePath:
-    """Linear models from strong to weak regularisation."""
-
-    losses: np.ndarray
-    lines: tuple[Line, ...]
-
-    def at(self, place: int) -> Line:
-        """The model at one place, or the last one for places beyond the end."""
-        return self.lines[min(place, len(self.lines) - 1)]
 
 
 @dataclass(frozen=True)
@@ -87,28 +82,18 @@ class Linear:
     inverse_penalties: tuple[float, ...] = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
     steps: int = 50
 
-    def path(self, train: Rows, held: Rows, seed: int) -> LinePath:
+    def path(self, train: Rows, held: Rows, seed: int) -> ModelPath:
         """Fit with decreasing penalties until the held-out loss rises."""
         present, inputs = np.unique(train.labels), train.inputs if train.sparse is None else train.sparse
         if len(present) < 2:
             line = _line(np.zeros((1, inputs.shape[1])), np.zeros(1), present, train)
-            return LinePath(np.array([held_out_loss(scores_of(line, held), held)]), (line,))
+            return ModelPath(np.array([held_out_loss(scores_of(line, held), held)]), (line,))
         small = inputs.shape[1] * (1 if len(present) == 2 else len(present)) <= _NEWTON
         model = LogisticRegression(
             solver="newton-cholesky" if small else "lbfgs", max_iter=self.steps, tol=1e-3, warm_start=True
         )
         weights = None if train.sample_weight is None else train.sample_weight / train.sample_weight.mean()
-        losses: list[float] = []
-        lines: list[Line] = []
-        for c in self.inverse_penalties:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ConvergenceWarning)  # an unfinished fit is judged by its loss
-                model.set_params(C=c).fit(inputs, train.labels, weights)
-            lines.append(_line(model.coef_.copy(), model.intercept_.copy(), present, train))
-            losses.append(held_out_loss(scores_of(lines[-1], held), held))
-            if len(losses) > 1 and losses[-1] > losses[-2]:
-                break
-        return LinePath(np.array(losses), tuple(lines))
+        return _penalty_path(model, self.inverse_penalties, train, weights, held, lambda scores: scores)
 
     def mean(self, models: Sequence[Line]) -> Line:
         """The linear model with the mean coefficients."""
@@ -128,24 +113,16 @@ class Margins:
     model: ClassVar[type[Line]] = Line
     inverse_penalties: tuple[float, ...] = (1e-3, 1e-2, 1e-1)
 
-    def path(self, train: Rows, held: Rows, seed: int) -> LinePath:
+    def path(self, train: Rows, held: Rows, seed: int) -> ModelPath:
         """Fit with decreasing penalties until the held-out loss rises."""
-        present = np.unique(train.labels)
-        if len(present) < 2:
+        if len(np.unique(train.labels)) < 2:
             return Linear().path(train, held, seed)
-        losses: list[float] = []
-        lines: list[Line] = []
-        for c in self.inverse_penalties:
-            model = LinearSVC(C=c, random_state=seed)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ConvergenceWarning)  # an unfinished fit is judged by its loss
-                model.fit(train.inputs if train.sparse is None else train.sparse, train.labels, train.sample_weight)
-            lines.append(_line(model.coef_, model.intercept_, present, train))
-            scores = scores_of(lines[-1], held)
-            losses.append(held_out_loss(logit_scale(held._replace(inputs=scores)) * scores, held))
-            if len(losses) > 1 and losses[-1] > losses[-2]:
-                break
-        return LinePath(np.array(losses), tuple(lines))
+        model = LinearSVC(random_state=seed)
+
+        def calibrated(scores: np.ndarray) -> np.ndarray:
+            return logit_scale(held._replace(inputs=scores)) * scores
+
+        return _penalty_path(model, self.inverse_penalties, train, train.sample_weight, held, calibrated)
 
     def mean(self, models: Sequence[Line]) -> Line:
         """The linear model with the mean coefficients."""
@@ -181,6 +158,29 @@ def cross_fit_sparse(rows: Rows, folds: Folds, seed: int, judged: Callable[[np.n
         line = Line(line.weight / map.temperature_, line.bias / map.temperature_, map.coefficients_)
         held_out = linked(held_out / map.temperature_, map.coefficients_)
     return CrossFittedMember(log_softmax(held_out, axis=1), line, place)
+
+
+def _penalty_path(
+    model: Any,
+    inverse_penalties: Sequence[float],
+    train: Rows,
+    weights: np.ndarray | None,
+    held: Rows,
+    as_logits: Callable[[np.ndarray], np.ndarray],
+) -> ModelPath:
+    """Fit a linear model of scikit-learn with decreasing penalties until the held-out loss of its logits rises."""
+    inputs = train.inputs if train.sparse is None else train.sparse
+    losses: list[float] = []
+    lines: list[Line] = []
+    for c in inverse_penalties:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # an unfinished fit is judged by its loss
+            model.set_params(C=c).fit(inputs, train.labels, weights)
+        lines.append(_line(model.coef_.copy(), model.intercept_.copy(), np.unique(train.labels), train))
+        losses.append(held_out_loss(as_logits(scores_of(lines[-1], held)), held))
+        if len(losses) > 1 and losses[-1] > losses[-2]:
+            break
+    return ModelPath(np.array(losses), tuple(lines))
 
 
 def _line(coef: np.ndarray, intercept: np.ndarray, present: np.ndarray, train: Rows) -> Line:

@@ -43,8 +43,16 @@ class Model(Protocol):
         """Logits, (n, C); of the sparse columns if there are any and this kind uses them."""
         ...
 
-    def check(self, features: int, n_classes: int) -> None:
-        """Raise a ValueError if arrays that were read from a file are inconsistent."""
+    def check(self, features: int, n_classes: int, sparse: int | None = None) -> None:
+        """Raise a ValueError if arrays that were read from a file are inconsistent.
+
+        ``features`` and ``sparse`` are the numbers of columns of the two inputs of :meth:`scores`; ``sparse`` is None
+        if no column is sparse.
+        """
+        ...
+
+    def onnx(self, graph: Any, inputs: str) -> str:
+        """Write the logits of the dense columns to a :class:`calibrant.export.graph.Graph`, and return their name."""
         ...
 
 
@@ -61,8 +69,23 @@ class Path(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class ModelPath:
+    """A path whose models are all kept."""
+
+    losses: np.ndarray
+    models: tuple[Any, ...]
+
+    def at(self, place: int) -> Any:
+        """The model at one place, or the last one for places beyond the end."""
+        return self.models[min(place, len(self.models) - 1)]
+
+
 class MemberKind(Protocol):
-    """A kind of member."""
+    """A kind of member. A new kind is a file of this folder, and a row of ``KINDS`` in :mod:`calibrant.methods.blend`.
+
+    Files and ONNX graphs need nothing else: they ask the trained models.
+    """
 
     model: ClassVar[type[Any]]
     """The class of its trained models, a dataclass of arrays, which files hold."""

@@ -6,13 +6,14 @@ results. The rest of :mod:`calibrant.bilevel` imports only the names below.
 * :class:`TracedDerivatives` records the operations of a step once and replays them (``compile="trace"`` and
   ``"inductor"``).
 * :class:`Trainer` takes the steps that are not differentiated in place, with torch's own layers.
-* :class:`Replay` records whole outer steps of a single problem as CUDA graphs (``compile="inductor"`` on a GPU).
+* :class:`Replay` records whole outer steps of a single problem as CUDA graphs (``compile="inductor"`` on a GPU, and
+  ``"graphs"`` for plain training there).
 
 Tracing has conditions. Python values that a loss reads (attributes, globals) keep the value of the first call, so
 whatever varies must be in the batch, in φ or in ``Batch.hyper``. Control flow and shapes that depend on tensor values
 raise an error. Each new shape is traced again.
 
-The package relies on parts of torch that have no guarantee of stability. ``calibrant/base/private_parts.py`` lists them
+The package relies on parts of torch that have no guarantee of stability. ``tests/package/private_parts.txt`` lists them
 with their purpose, and a test checks that each of them exists.
 """
 

@@ -10,28 +10,32 @@ launching them takes longer than running them. The state of a single problem sta
 the hypergradient and the move of φ. Batches, learning rates and step numbers are copied in; losses, φ and the state are
 copied out.
 
-Recording freezes every decision that Python makes in a step, as tracing does. A step that cannot be recorded (it waits
-for the GPU, or draws random numbers) runs eagerly.
+Recording freezes every decision that Python makes in a step, as tracing does. A step runs eagerly if it cannot be
+recorded because it waits for the GPU or changes numbers of its own in Python.
 """
 
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from calibrant.base.warning import warn
 from calibrant.bilevel.gradients.dynamics import Dynamics
-from calibrant.bilevel.gradients.hypergradients import HypergradientInput, HypergradientResult
-from calibrant.bilevel.optimizers import SGD, Adam, Linearization, Moments, Optimizer
+from calibrant.bilevel.gradients.hypergradients import HypergradientInput, HypergradientResult, Plain
+from calibrant.bilevel.gradients.loss_derivatives import seeded
+from calibrant.bilevel.optimizers import SGD, Adam, AdamW, Linearization, Moments, Optimizer
+from calibrant.bilevel.problem.bilevel import INNER_NOISE
 from calibrant.bilevel.running.outer_step import StepOutcome, compute_outcome
 from calibrant.data.streams.batch import Batch
 from calibrant.data.streams.loaders import LoaderStream
+from calibrant.models.functional.pure_layers import MaskedDropout
 
 if TYPE_CHECKING:
     from calibrant.bilevel.running.run import Run
@@ -52,11 +56,21 @@ def recordable(module: fx.GraphModule, device: torch.device) -> bool:
 class Captured:
     """A pure function of CUDA tensors of fixed shapes. It is recorded in the third call and replayed from then on.
 
-    If recording fails (an operation waits for the GPU), or with ``record=False``, every call runs ``fn`` itself.
+    If recording fails, or with ``record=False``, every call runs ``fn`` itself.
+
+    Parameters
+    ----------
+    pool : optional
+        The memory of the recording, from ``torch.cuda.graph_pool_handle``. Recordings that are replayed one after
+        another can share it.
+    watch : bool
+        Look for operations that wait for the GPU in the second call, and record nothing if there is one.
     """
 
-    def __init__(self, fn: Callable[..., Sequence[Any]], *, record: bool = True) -> None:
-        self.fn, self.record = fn, record
+    def __init__(
+        self, fn: Callable[..., Sequence[Any]], *, record: bool = True, pool: Any = None, watch: bool = False
+    ) -> None:
+        self.fn, self.record, self.pool, self.watch = fn, record, pool, watch
         self.calls = 0
         self.graph: torch.cuda.CUDAGraph | None = None
         self.inputs: list[Tensor] = []
@@ -65,8 +79,11 @@ class Captured:
 
     def __call__(self, *tensors: Tensor) -> Sequence[Any]:
         self.calls += 1
-        if self.graph is None and not (self.record and self.calls == _WARM_UP + 1 and self._record(tensors)):
-            return self.fn(*tensors)
+        if self.graph is None:
+            if self.record and self.watch and self.calls == _WARM_UP:
+                return self._watched(tensors)
+            if not (self.record and self.calls == _WARM_UP + 1 and self._record(tensors)):
+                return self.fn(*tensors)
         for k, (graph_input, tensor) in enumerate(zip(self.inputs, tensors, strict=True)):
             last, version = self.last_copied[k]
             if tensor is not last or tensor._version != version:  # a full batch is the same tensor in every step
@@ -76,18 +93,32 @@ class Captured:
         self.graph.replay()
         return [self._hand_out(output, tensors) for output in self.outputs]
 
+    def _watched(self, tensors: Sequence[Tensor]) -> Sequence[Any]:
+        """Call ``fn``, and do not record it later if it waits for the GPU."""
+        mode = torch.cuda.get_sync_debug_mode()
+        with warnings.catch_warnings(record=True) as messages:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
+                results = self.fn(*tensors)
+            finally:
+                torch.cuda.set_sync_debug_mode(mode)
+        self.record = not any("called a synchronizing" in str(message.message) for message in messages)
+        return results
+
     def _record(self, tensors: Sequence[Tensor]) -> bool:
         self.inputs = [t.detach().clone() for t in tensors]
         self.last_copied = [(t, t._version) for t in tensors]
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.device(self.inputs[0].device), torch.cuda.graph(graph):
+            with torch.cuda.device(self.inputs[0].device), torch.cuda.graph(graph, pool=self.pool):
                 self.outputs = list(self.fn(*self.inputs))
         except RuntimeError as error:
             warn(
                 "A step could not be recorded as a CUDA graph, so it runs operation by operation, which is slower. "
                 f"The error was: {str(error).splitlines()[0]}"
             )
+            _leave_recording(self.inputs[0].device)
             self.inputs, self.outputs, self.last_copied = [], [], []
             return False
         self.graph = graph
@@ -101,6 +132,12 @@ class Captured:
             if output is graph_input:
                 return tensor
         return output.clone()
+
+
+def _leave_recording(device: torch.device) -> None:
+    """Give the generator of a GPU a new state: after a failed recording it would still expect one, and raise."""
+    generator = torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
+    generator.graphsafe_set_state(torch.Generator(device).graphsafe_get_state())
 
 
 class Clock(NamedTuple):
@@ -170,22 +207,26 @@ def _with(optimizer: Any, **values: Any) -> Any:
 
 def can_replay(run: Run, compile: str | None) -> bool:
     """Whether the outer steps of ``run`` can be recorded."""
-    trainer, outer = run.dynamics.trainer, run.outer_optimizer
+    trainer, inner, outer = run.dynamics.trainer, run.dynamics.optimizer, run.outer_optimizer
+    if trainer is None or not run.state.params.is_cuda or type(inner) not in _KNOWN or inner.groups:
+        return False
+    if compile == "graphs":
+        return isinstance(run.hypergradient, Plain) and run.outer_steps >= LEAST_STEPS
     return (
         compile == "inductor"
-        and trainer is not None
-        and run.state.params.is_cuda
         and not run.restart
         and not run.problem.moves_start
         and not run.problem.stochastic
         and not (run.features is not None and isinstance(run.problem.train, LoaderStream))  # batches of several sizes
-        and type(run.dynamics.optimizer) in _KNOWN
-        and run.dynamics.optimizer.clip_norm is None
         and (outer is None or type(outer) in _KNOWN)
     )
 
 
-_KNOWN = (SGD, Adam)
+_KNOWN = (SGD, Adam, AdamW)
+LEAST_STEPS = 20
+"""Outer steps from which on ``compile="graphs"`` records: recording takes as long as about five eager steps."""
+RECORDINGS = 8
+"""The most recordings of a run, one for each combination of shapes. Other steps run eagerly."""
 
 
 class Replay:
@@ -195,13 +236,17 @@ class Replay:
     tensors, and the steps after it are recorded again.
 
     ``record=False`` runs the same steps in the same fixed memory without recording them; it needs no GPU.
+    ``masks=False`` seeds the network's random layers for each outer step instead of drawing masks for them, which takes
+    less time and memory. It is for steps that are not differentiated.
     """
 
-    def __init__(self, run: Run, *, record: bool = True) -> None:
-        self.run, self.record = run, record
+    def __init__(self, run: Run, *, record: bool = True, masks: bool = True) -> None:
+        self.run, self.record, self.masks = run, record, masks
         trainer = run.dynamics.trainer
         assert trainer is not None
         self.trainer = trainer
+        self._pool = torch.cuda.graph_pool_handle() if record and not masks else None
+        self._numbers_in_python = _plain_attributes(trainer.module)
         self.phi = run.phi.clone()
         self.moments = tuple(m.clone() for m in run.outer_moments)
         self._recorded: dict[Any, Captured] = {}
@@ -211,7 +256,13 @@ class Replay:
         """Take one outer step."""
         run, trainer = self.run, self.trainer
         hypergradient, taken = run.present, run.step * run.present.steps
-        train = [run.problem.train_batch(taken + k) for k in range(hypergradient.steps)]
+        seed = None
+        if self.masks:
+            train = [run.problem.train_batch(taken + k) for k in range(hypergradient.steps)]
+        else:
+            train = [run.problem.train.batch(taken + k) for k in range(hypergradient.steps)]
+            if trainer.problem.view.dropouts or trainer.problem.stochastic:
+                seed = trainer.problem.noise_seed(taken, INNER_NOISE)
         val = [run.problem.val_batch(run.step)] if hypergradient.moves else []
         leaves, structure = pytree.tree_flatten([batch._replace(seed=None) for batch in train + val])
         constants = [None if isinstance(leaf, Tensor) else (leaf,) for leaf in leaves]
@@ -222,8 +273,9 @@ class Replay:
         if key not in self._recorded:
             # A recording writes to the tensors of the memory, so it is useless after one of them was replaced.
             self._recorded = {k: recorded for k, recorded in self._recorded.items() if k[0] == memory}
-            step = _Step(self, structure, constants, hypergradient.steps)
-            self._recorded[key] = Captured(step, record=self.record)
+            step, record = _Step(self, structure, constants, hypergradient.steps), self.record
+            record = record and len(self._recorded) < RECORDINGS
+            self._recorded[key] = Captured(step, record=record, pool=self._pool, watch=not self.masks)
         if not run.deferred:
             trainer.load(run.state)
         if run.phi is not self._last:
@@ -231,8 +283,17 @@ class Replay:
             for graph_moment, moment in zip(self.moments, run.outer_moments, strict=True):
                 graph_moment.copy_(moment)
         inner, outer = self._numbers(taken, hypergradient.steps)
-        results = self._recorded[key](inner, outer, *tensors)
+        recorded = self._recorded[key]
+        with seeded(seed, self.trainer.params):
+            results = recorded(inner, outer, *tensors)
+        if recorded.graph is None and not self.masks and self._changes_in_python():
+            self.record = recorded.record = False
         return self._outcome(results, taken + hypergradient.steps, hypergradient.moves)
+
+    def _changes_in_python(self) -> bool:
+        """Whether a step changed numbers that the network's layers hold in Python. A recording would freeze them."""
+        before, self._numbers_in_python = self._numbers_in_python, _plain_attributes(self.trainer.module)
+        return before != self._numbers_in_python
 
     def _numbers(self, taken: int, steps: int) -> tuple[Tensor, Tensor]:
         """The clocks of both levels, sent to the device without waiting for it."""
@@ -258,6 +319,17 @@ class Replay:
         return StepOutcome(HypergradientResult(loss, gradient, seen, state), moved, phi, moments, state, losses)
 
 
+def _plain_attributes(module: nn.Module) -> dict[tuple[str, str], Any]:
+    """The numbers, texts and truth values among the attributes of a module's layers."""
+    return {
+        (name, key): value
+        for name, layer in module.named_modules()
+        if not isinstance(layer, MaskedDropout)
+        for key, value in vars(layer).items()
+        if isinstance(value, bool | int | float | str) and key != "training"
+    }
+
+
 class _Step:
     """The function that is recorded: one outer step on tensors in fixed memory."""
 
@@ -269,7 +341,8 @@ class _Step:
         leaves = [next(supply) if c is None else c[0] for c in self.constants]
         batches: list[Batch] = pytree.tree_unflatten(leaves, self.structure)
         run, trainer = replay.run, replay.trainer
-        timed = Timed(base=run.dynamics.optimizer, clock=Clock(inner))
+        optimizer = run.dynamics.optimizer
+        timed = Timed(base=optimizer, clock=Clock(inner), clip_norm=optimizer.clip_norm)
         mover = None if run.outer_optimizer is None else Timed(base=run.outer_optimizer, clock=Clock(outer))
         with trainer.in_place(timed):
             hypergradient_input = HypergradientInput(

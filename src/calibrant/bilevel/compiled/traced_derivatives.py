@@ -37,7 +37,7 @@ from calibrant.bilevel.gradients.loss_derivatives import (
 from calibrant.data.streams.batch import Batch, Tensors
 from calibrant.models.functional.kernels import without_onednn
 
-Compiler = Literal["trace", "inductor"]
+Compiler = Literal["trace", "inductor", "graphs"]
 
 _READS_VALUES = (
     "A loss, or the network, reads values of tensors, so its operations cannot be recorded once for all steps. "

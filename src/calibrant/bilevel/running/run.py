@@ -88,7 +88,7 @@ class Run:
         self.failures: dict[int, str] = {}
         self.stop_steps: dict[int, int] = {}
         self.deferred_finite_check = DeferredFiniteCheck()
-        self.replay = Replay(self) if can_replay(self, compile) else None
+        self.replay = Replay(self, masks=compile != "graphs") if can_replay(self, compile) else None
 
     @cached_property
     def fingerprint(self) -> dict[str, Any]:
@@ -210,7 +210,7 @@ class Run:
 def _derivatives(
     fn: LossFunction, names: Sequence[str], compile: Compiler | None, *, detaches: bool = False
 ) -> LossDerivatives:
-    if compile is None:
+    if compile is None or compile == "graphs":
         return LossDerivatives(fn, names, detaches=detaches)
     return TracedDerivatives(fn, names, compile, detaches=detaches)
 

@@ -122,7 +122,7 @@ def check_optimizers(
             f"clip_norm of the inner optimiser must be None, because {hypergradient!r} differentiates training steps "
             f"and clipping has no derivative here; got {inner.clip_norm}."
         )
-    if inner.groups and (hypergradient.moves or problem.members is not None or compile is not None):
+    if inner.groups and (hypergradient.moves or problem.members is not None or compile not in (None, "graphs")):
         raise ValueError(
             "groups of the inner optimiser must be empty, except in plain training of one problem without compile; got "
             f"{len(inner.groups)} parameters."
@@ -164,11 +164,12 @@ def solve(
         Start each outer step from Φ_0(φ) instead of from the present training state.
     clip_norm : float, optional
         The largest norm of the hypergradient, per member.
-    compile : {None, "trace", "inductor"}
+    compile : {None, "trace", "inductor", "graphs"}
         None runs eagerly. ``"trace"`` records each kind of step once (about a second) and replays the tensor
         operations; it pays for small networks and has conditions (:mod:`calibrant.bilevel.compiled`). ``"inductor"``
         runs the network under ``torch.compile`` and compiles second-order steps. Compiling takes much longer, so it
-        pays for large networks.
+        pays for large networks. ``"graphs"`` records the steps of plain training on a GPU as CUDA graphs, without
+        compiling; elsewhere it is None.
     start : float
         The share of the run after which φ begins to move. Before that, the network trains with φ fixed.
     resume : path, optional

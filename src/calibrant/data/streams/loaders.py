@@ -217,7 +217,10 @@ class LoaderStream(Stream):
         inputs, targets, index = unpack(item, self.labels, self.names, whole)
         check_batch(inputs, targets)
         if self.n_classes is not None:
-            targets = check_labels(targets, len(targets), self.n_classes)
+            # Reading labels that are on a GPU waits for it, so there they are checked in the first epoch alone.
+            first_epoch = self.length is None or self._next < self.length
+            checked = first_epoch or not (isinstance(targets, Tensor) and targets.is_cuda)
+            targets = check_labels(targets, len(targets), self.n_classes) if checked else targets.long()
         batch = Batch(as_dtype(inputs, self.dtype), targets, index, hyper=self.hyper)
         return batch if self.device is None else map_tensors(self._moved, batch)
 

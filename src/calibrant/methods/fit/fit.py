@@ -107,8 +107,9 @@ def fit(
         Time between two checkpoints.
     seed : int
         Seed for the order of batches, dropout, augmentation, and redrawn parameters.
-    compile : {"auto", None, "trace", "inductor"}
-        See :func:`calibrant.bilevel.solve`. ``"auto"`` runs your modules eagerly; the recipes choose the precision.
+    compile : {"auto", None, "trace", "inductor", "graphs"}
+        See :func:`calibrant.bilevel.solve`. On a GPU, ``"auto"`` replays the training steps of the default method as
+        CUDA graphs if the network allows that; elsewhere it runs your modules eagerly. None never records.
         ``"trace"`` is faster for small networks and long runs. On a GPU, ``"inductor"`` makes the methods of
         :mod:`calibrant.methods.catalogue` use bfloat16 and the channels-last format, too. This is faster, but not every
         module allows it: with channels last, ``view`` fails where ``reshape`` works.

@@ -123,6 +123,8 @@ class MaskedDropout(nn.Module):
         if self.probe is not None:
             self.probe.append(shape)
         if not self.masked:
+            if dims == 0:
+                return F.dropout(x, self.p, True)
             return x * F.dropout(x.new_ones(shape), self.p, True)
         mask = getattr(self, f"mask{self.calls}", None)
         if mask is None:

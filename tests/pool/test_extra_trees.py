@@ -11,7 +11,7 @@ from calibrant.pool import extra_trees as bagged
 from calibrant.pool.boosted_trees import WIDE
 from calibrant.pool.extra_trees import ExtraTrees, StoredExtra, rounded_down, shrunk_shares
 from calibrant.pool.pool_members import Rows, cross_fit, held_out_loss
-from tests.methods.test_members import folds, table
+from tests.pool.test_members import folds, table
 
 FEW = ExtraTrees(trees=20)
 PLAIN = ExtraTrees(trees=20, shrinkages=(0.0,), inverse_temperatures=(1.0,))

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from sklearn.ensemble import HistGradientBoostingClassifier
 
-from calibrant.pool import evaluator as reachable
-from calibrant.pool import leaf_tables
+from calibrant.pool import evaluator
 from calibrant.pool.boosted_trees import StoredBoosted
 
 ROWS = 2_500
@@ -82,23 +81,17 @@ def test_predictions_at_the_same_time_do_not_share_memory():
 
 def test_columns_with_few_thresholds_share_a_table(monkeypatch):
     _, forest = grown(31, missing=False)
-    own, X = forest._evaluator, inputs(4)
-    intervals = leaf_tables.Intervals.of(X, own.thresholds)
-    tables = leaf_tables.block_tables(own.block(0), intervals)
-    assert len(tables) < len(own.block(0).features)
-    assert max(map(len, intervals.groups)) == 9  # the columns of zeros and ones
-    shared = own.sums(X, 3)
-    monkeypatch.setattr(leaf_tables, "CELLS", 1)
-    assert not leaf_tables.Intervals.of(X, own.thresholds).groups
-    assert own.sums(X, 3) == pytest.approx(shared, abs=1e-12)
+    X = inputs(4)
+    shared = forest.scores(X)
+    monkeypatch.setattr(evaluator, "CELLS", 1)
+    assert np.array_equal(forest.scores(X), shared)
 
 
 @pytest.mark.parametrize("trees", [1, 2, 127, 128, 129])
 def test_odd_numbers_of_trees_and_unfinished_steps(trees, monkeypatch):
-    """The last tree without a partner, and rows that do not fill a step, a run of steps or a part."""
-    monkeypatch.setattr(leaf_tables, "STEP", 100)
-    monkeypatch.setattr(leaf_tables, "STEPS_AT_ONCE", 2)
-    monkeypatch.setattr(reachable, "ROWS", 1_111)
+    """The last tree without a partner, and rows that do not fill a step or a part."""
+    monkeypatch.setattr(evaluator, "STEP", 100)
+    monkeypatch.setattr(evaluator, "ROWS", 1_111)
     X = inputs(6)
     y = X[:, 0] * X[:, 1] + X[:, 3] > 1
     model = HistGradientBoostingClassifier(max_iter=trees, max_leaf_nodes=8, early_stopping=False).fit(X, y)

@@ -13,8 +13,8 @@ from sklearn.linear_model import LogisticRegression
 from calibrant.pool import boosted_trees as trees
 from calibrant.pool.boosted_trees import MOST, TRIED, VERY_WIDE, WIDE, StoredBoosted, Trees, telling_columns
 from calibrant.pool.extra_trees import ExtraTrees
-from calibrant.pool.linear_member import Line, Linear, LinePath
-from calibrant.pool.pool_members import Rows, best_place, cross_fit, held_out_loss
+from calibrant.pool.linear_member import Line, Linear
+from calibrant.pool.pool_members import ModelPath, Rows, best_place, cross_fit, held_out_loss
 
 FEW = Trees(learning_rate=0.1, iterations=30, patience=10)
 KINDS = [FEW, Linear(), ExtraTrees(trees=20)]
@@ -136,7 +136,9 @@ def test_a_member_that_fails_the_first_fold_stops_early(kind, monkeypatch):
 
 
 def test_one_place_is_chosen_for_all_folds():
-    paths = [LinePath(np.array(losses), ()) for losses in ([3.0, 2.0, 1.0, 4.0], [3.0, 1.0, 2.0], [1.0, 1.0, 0.5, 9.0])]
+    paths = [
+        ModelPath(np.array(losses), ()) for losses in ([3.0, 2.0, 1.0, 4.0], [3.0, 1.0, 2.0], [1.0, 1.0, 0.5, 9.0])
+    ]
     assert best_place(paths) == 2
 
 

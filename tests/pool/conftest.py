@@ -1,0 +1,1 @@
+from tests.eager import eager_training  # noqa: F401 (a fixture)
