@@ -258,7 +258,7 @@ class LearnedConfidence(HeldOutTraining):
     held_out_for: ClassVar[str] = "A confidence map"
     hidden: int = 16
     distorted: float = 0.05
-    hypergradient: Hypergradient = field(default=Direct(STRIDE, "head"))
+    hypergradient: Hypergradient = field(default=Direct(STRIDE))
     outer_learning_rate: float = 0.01
     outer_batch_size: int = 512
     start: float = 0.3

@@ -174,10 +174,12 @@ class Rescale(Callback):
             return
         batch = problem.train_batch(0)
         with torch.no_grad(), seeded(batch.seed, run.phi):
-            features, _ = problem.inner_features(run.state.params, run.state.buffers, run.phi, batch)
+            params, buffers = run.state.params, run.state.buffers
+            network = problem.view.bind(params, buffers, noise=batch.noise, autocast=problem.autocast)
+            features = network.features(batch.inputs)
 
             def scaled(outer: Any) -> dict[str, Tensor]:
-                outer.rescale(features[0])
+                outer.rescale(features)
                 return {k: p.detach().clone() for k, p in outer.named_parameters()}
 
             run.phi = problem.outer_view.flatten(problem.outer_view.run(run.phi.clone(), scaled))
