@@ -119,7 +119,7 @@ def test_class_frequencies():
     assert isinstance(fitted("class-frequencies", CASES["ten rows"].make(0), 0), Frequencies)
 
 
-def test_the_results_section_names_seeds_and_keeps_the_earlier_version_apart():
+def test_the_results_section_keeps_the_earlier_version_apart():
     full = [dict.fromkeys((*SCORES, *COSTS), 0.1) | dict(r, dataset="copies") for r in records(before=1.5)[: 4 * 6]]
     text = results_section(full)
     assert "the same 100 rows, ten times each" in text
