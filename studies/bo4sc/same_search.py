@@ -15,22 +15,25 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
 from calibrant.base.classes import log_of_others
 from calibrant.methods import BO4SC, Samples, Standard, Task, fit_all
-from calibrant.metrics import ece
+from calibrant.metrics import Estimate, ece, mean_interval, paired_difference
 from calibrant.posthoc import make_calibrator
-from calibrant.report import read_results, write_results
+from calibrant.report import Column, read_results, to_markdown, write_results
 from calibrant.report.results import Record
 from studies.bo4sc.search import FIRST_SEED, HELD_OUT, Trajectory
+from studies.bo4sc.table1 import PAPER
 from studies.common.records import prepare
 from studies.common.shared import made
 from studies.sets import FITTED_SETS
@@ -46,7 +49,7 @@ LADDERS = dict.fromkeys(METHODS, NETWORK) | {
     "bo4sc": NETWORK
     | {"steps": (1, 2, 5, 10, 20), "outer_learning_rate": (1, 3, 10, 30, 100, 300, 1000, 3000, 10_000, 30_000)}
 }
-"""The values of each setting, by method. T = 1 is the least possible; no other end was reached."""
+"""The values of each setting, by method."""
 START = {"width": 64, "learning_rate": 0.005, "steps": 2, "outer_learning_rate": 1000}
 EPOCHS = (20, 40, 75, 150, 300, 600, 1200, 2400)
 LONGEST = 1200
@@ -198,13 +201,51 @@ def choices(records: Sequence[Record]) -> list[Record]:
     return [min(own, key=lambda r: r["bce"]) for own in searches.values()]
 
 
-def main() -> None:
+def at_an_end(chosen: Record) -> list[str]:
+    """The settings of a choice that are the first or last value of their ladder, except T = 1, the least possible."""
+    ladders = LADDERS[chosen["method"]] | {"epochs": EPOCHS}
+    ends = [name for name, values in ladders.items() if chosen[name] in (values[0], values[-1])]
+    return [name for name in ends if (name, chosen[name]) != ("steps", 1)]
+
+
+def table(records: Sequence[Record]) -> str:
+    """The chosen settings, and their ECE and accuracy on test samples beside the printed values."""
+    tests = pd.DataFrame([r for r in records if r["stage"] == "test"]).groupby(["dataset", "method"])
+    rows = []
+    for chosen in choices(records):
+        dataset, method = chosen["dataset"], chosen["method"]
+        own = tests.get_group((dataset, method))
+        setting = [f"{chosen[name]:g}" if name in LADDERS[method] else "" for name in (*START,)]
+        printed = [PAPER[metric][method][dataset] for metric in ("ece", "accuracy")]
+        means = [mean_interval(own[metric]) for metric in ("ece10", "accuracy")]
+        rows.append(
+            [dataset, f"`{method}`", *setting, chosen["epochs"], *itertools.chain(*zip(printed, means, strict=True))]
+        )
+    heads = ["set", "method", "width", "η_θ", "T", "η_w", Column("epochs", digits=0)]
+    heads += [Column(f"{what}, {which}", digits=3) for what in ("ECE", "accuracy") for which in ("printed", "here")]
+    return to_markdown(heads, rows)
+
+
+def differences(records: Sequence[Record]) -> dict[str, dict[str, Estimate]]:
+    """By rival and set: the ECE of BO4SC minus that of the rival, paired by seed."""
+    tests = pd.DataFrame([r for r in records if r["stage"] == "test"])
+    ece = tests.pivot(index=["dataset", "seed"], columns="method", values="ece10")
+    return {
+        rival: {
+            str(dataset): paired_difference(own["bo4sc"].tolist(), own[rival].tolist())
+            for dataset, own in ece.groupby("dataset", sort=False)
+        }
+        for rival in ("standard", "isotonic")
+    }
+
+
+def main(words: Sequence[str]) -> None:
     """Make the searches that the result file lacks, and test the chosen settings."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--sets", nargs="+", choices=list(FITTED_SETS), default=list(FITTED_SETS))
     parser.add_argument("--out", type=Path, default=RESULTS)
     parser.add_argument("--dry-run", action="store_true", help="name the searches that are missing, and stop")
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     records = list(read_results(options.out).records) if options.out.exists() else []
     known = {(r["dataset"], r["method"]) for r in records if r["stage"] == "search"}
     config: dict[str, Any] = {
@@ -229,7 +270,9 @@ def main() -> None:
             records += new
             records += tested(new)
             write_results(options.out, config, records)
+    if records:
+        print(table(records))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
