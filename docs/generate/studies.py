@@ -10,7 +10,7 @@ from docs.generate.stored import RESULTS, stored
 from studies import guarantees, hostile, label_noise, networks
 from studies.benchmarks import recipes, wide
 from studies.meta_reg import docs as meta_reg
-from studies.meta_reg.study import read_all
+from studies.meta_reg.study import STUDY as META_REG
 
 
 def recipe_values() -> str:
@@ -33,7 +33,7 @@ def _recipe(method: AveragedNetwork) -> list[object]:
 
 
 SECTIONS = {
-    f"written by {meta_reg.__name__}": lambda: meta_reg.results_section(read_all(meta_reg.result_files(RESULTS))),
+    f"written by {meta_reg.__name__}": lambda: meta_reg.results_section(META_REG.read(meta_reg.result_files(RESULTS))),
     "hostile": lambda: hostile.results_section(stored("hostile").records),
     "networks": lambda: networks.table(stored("networks").records),
     "noise-tables": lambda: label_noise.tables(stored("bo4sc-noise").records),

@@ -221,7 +221,7 @@ def table(records: Sequence[Record]) -> str:
         rows.append(
             [dataset, f"`{method}`", *setting, chosen["epochs"], *itertools.chain(*zip(printed, means, strict=True))]
         )
-    heads = ["set", "method", "width", "η_θ", "T", "η_w", Column("epochs", digits=0)]
+    heads: list[Column | str] = ["set", "method", "width", "η_θ", "T", "η_w", Column("epochs", digits=0)]
     heads += [Column(f"{what}, {which}", digits=3) for what in ("ECE", "accuracy") for which in ("printed", "here")]
     return to_markdown(heads, rows)
 

@@ -1,17 +1,32 @@
-"""A hand-made classifier, usable and unusable tables, and records of tables."""
+"""Commands as a user types them, a hand-made classifier, usable and unusable tables, and records of tables."""
 
+import io
 import json
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from calibrant.methods import BO4SC, METHODS, Calibrated, Entry, Fitted, SelfCalibrated, Standard
 from calibrant.report import Results
+from studies.__main__ import main
 from studies.bo4sc import study as bo4sc
 from studies.sets import blobs
 from studies.tables.data import FLOOR, SCORES
 from tests.eager import train_eagerly
+
+
+def invoke(*words):
+    """Run `python -m studies` with these words: its exit code, and what it prints."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            code = main([str(word) for word in words])
+        except SystemExit as stop:
+            code = stop.code
+    stdout, stderr = out.getvalue(), err.getvalue()
+    return SimpleNamespace(exit_code=code, stdout=stdout, stderr=stderr, output=stdout + stderr)
 
 
 class Fixed(Fitted):
@@ -88,11 +103,10 @@ def tiny_reproduce(out, **options):
     settings, _ = bo4sc.chosen_settings()
     small = {name: settings[name] | {"epochs": 5, "hidden": [8, 8]} for name in ("blobs-1.7", "bac")}
     file = Path(out).with_suffix(".settings.json")
+    file.write_text(json.dumps(small))
     with eager(), pytest.MonkeyPatch.context() as patch:
         for name, method in TINY.items():
             patch.setitem(METHODS, name, Entry(method, ""))
         patch.setattr("studies.bo4sc.figures.RELIABILITY_SET", "bac")
-        if options.get("source") is None:
-            file.write_text(json.dumps(small))
         given = {"seeds": 2, "device": "cpu", "sets": ("blobs-1.7", "bac"), "methods": list(TINY), "settings": file}
         return bo4sc.reproduce(out=out, **given | options)

@@ -10,7 +10,6 @@ import pytest
 
 from calibrant.report import read_results
 from studies.bo4sc import study
-from studies.common.contents import contents
 from studies.common.store import Store
 from tests.studies import tiny
 from tests.studies.cases import TINY
@@ -97,7 +96,7 @@ def test_two_runs_on_one_folder_lose_nothing(start, tmp_path):
     records = read_results(out / "results.json").records
     assert {r["method"] for r in records} == {*TINY, "standard-matched"}
     assert len(records) == 2 * (len(TINY) + 1)
-    assert records == contents(Store(out), study.arrange).records
+    assert records == study.STUDY.contents(Store(out)).records
 
 
 @pytest.mark.slow
