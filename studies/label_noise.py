@@ -22,10 +22,9 @@ from calibrant.metrics import Estimate
 from calibrant.report import Verdict, to_markdown
 from calibrant.report.results import Record
 from studies import script
-from studies.common.pooled import POOLED, chosen_methods, synthetic_methods
 from studies.common.records import Prepared, prepare, resolve_device
 from studies.common.runs import run_all
-from studies.common.summary import pivot
+from studies.common.synthetic import POOLED, chosen_methods, synthetic_methods
 from studies.common.verdicts import (
     Case,
     Records,
@@ -36,6 +35,7 @@ from studies.common.verdicts import (
     mean,
     not_above,
     not_significantly_above_zero,
+    pivot,
 )
 from studies.sets import SETS
 

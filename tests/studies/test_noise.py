@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from studies.common.pooled import POOLED
 from studies.common.records import prepare
+from studies.common.synthetic import POOLED
 from studies.label_noise import noise_targets, suspects, with_all_seeds
 from tests.studies.cases import Fixed
 
