@@ -43,7 +43,7 @@ CEILINGS = {
     "data": 2_800,
     "estimators": 1_550,
     "export": 400,
-    "integrations": 300,
+    "integrations": 250,
     "losses": 550,
     "methods": 4_350,
     "metrics": 1_700,
