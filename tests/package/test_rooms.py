@@ -33,7 +33,7 @@ ROOMS = LEAVES | {
     "export": {"data", "models", "methods", "pool", "estimators"},
     "report": {"data", *LEAVES},
     "tables": {"bilevel", "data", "estimators", "methods", "metrics", "report", "selective"},
-    "cli": {"methods", "posthoc", "report", "tables"},
+    "cli": {"posthoc", "report", "tables"},
 }
 CEILINGS = {
     "": 100,
