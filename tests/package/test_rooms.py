@@ -118,7 +118,6 @@ LATE = {
     "calibrant.data.streams.streams": {"calibrant.data.streams.loaders"},
     "calibrant.estimators.base": {"calibrant.estimators.persistence"},
     "calibrant.metrics.streaming": {"calibrant.metrics.torchmetrics"},
-    "calibrant.report.evaluation.result": {"calibrant.report.evaluation.page"},
 }
 """Imports inside functions that close a circle. There may only be fewer."""
 

@@ -16,7 +16,7 @@ from calibrant import metrics
 from calibrant.base.inputs import Logits
 from calibrant.report.evaluation.numbers import off
 from calibrant.report.evaluation.reading import read_matrix
-from calibrant.report.evaluation.result import measure_rows
+from calibrant.report.evaluation.rows import measure_rows
 from calibrant.report.evaluation.verdict import judge
 from calibrant.report.numbers import format_signed
 from calibrant.selective import aurc
@@ -215,7 +215,7 @@ def test_columns_of_a_data_frame_are_classes_by_their_names():
         calibrant.evaluate(numbered.set_axis([1, 2, 3], axis=1)[codes > 0], codes[codes > 0])
     other = frame.set_axis(["x", "y", "z"], axis=1)
     assert calibrant.evaluate(other, labels, n_resamples=5).models["model"].measures["nll"].value == wanted
-    with pytest.raises(ValueError, match="must have the columns"):
+    with pytest.raises(ValueError, match="must have the same columns"):
         calibrant.evaluate({"a": frame, "b": other}, labels)
 
 
@@ -471,5 +471,5 @@ def test_a_score_without_information_is_rarely_called_reversed():
         warnings.simplefilter("always")
         for seed in range(20):
             rng = np.random.default_rng(seed)
-            read_matrix(rng.random(300), rng.integers(0, 2, 300), from_logits=False, classes=None)
+            read_matrix(rng.random(300), rng.integers(0, 2, 300))
     assert len(caught) <= 1
