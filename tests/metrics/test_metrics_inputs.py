@@ -123,8 +123,8 @@ def test_unknown_keywords_are_named(metric):
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda: metrics.ece(PROBS, LABELS, bins=0), "bins must be a positive integer"),
-        (lambda: metrics.ece(PROBS, LABELS, bins=2.5), "bins must be a positive integer"),
+        (lambda: metrics.ece(PROBS, LABELS, bins=0), "bins must be a positive whole number"),
+        (lambda: metrics.ece(PROBS, LABELS, bins=2.5), "bins must be a positive whole number"),
         (lambda: metrics.ece(PROBS, LABELS, scheme="equal"), "'width' or 'mass'"),
         (lambda: metrics.ece(PROBS, LABELS, norm="l3"), "'l1', 'l2' or 'max'"),
         (lambda: metrics.ece(PROBS, LABELS, norm="max", debias=True), "no such correction"),

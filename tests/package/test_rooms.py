@@ -46,13 +46,13 @@ CEILINGS = {
     "integrations": 300,
     "losses": 550,
     "methods": 4_350,
-    "metrics": 1_700,
+    "metrics": 1_550,
     "models": 1_300,
     "plots": 700,
     "pool": 950,
     "posthoc": 1_300,
-    "report": 2_050,
-    "selective": 850,
+    "report": 2_000,
+    "selective": 800,
     "tables": 1_350,
 }
 """Lines of code per room, without docstrings, comments and blank lines; "" is the package's face.
@@ -117,7 +117,6 @@ def test_no_modules_import_each_other():
 LATE = {
     "calibrant.data.streams.streams": {"calibrant.data.streams.loaders"},
     "calibrant.estimators.base": {"calibrant.estimators.persistence"},
-    "calibrant.metrics.streaming": {"calibrant.metrics.torchmetrics"},
 }
 """Imports inside functions that close a circle. There may only be fewer."""
 
