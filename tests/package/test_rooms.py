@@ -38,9 +38,9 @@ ROOMS = LEAVES | {
 CEILINGS = {
     "": 100,
     "base": 800,
-    "bilevel": 5_350,
-    "cli": 600,
-    "data": 2_900,
+    "bilevel": 5_100,
+    "cli": 550,
+    "data": 2_800,
     "estimators": 1_550,
     "export": 400,
     "integrations": 300,
@@ -53,7 +53,7 @@ CEILINGS = {
     "posthoc": 1_300,
     "report": 2_000,
     "selective": 800,
-    "tables": 1_350,
+    "tables": 1_200,
 }
 """Lines of code per room, without docstrings, comments and blank lines; "" is the package's face.
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.data.columns import is_missing
+from calibrant.data.columns.values import is_missing
 
 
 def as_targets(y: Any) -> Any:

@@ -14,8 +14,9 @@ import torch
 
 from calibrant.base.inputs import are_probs
 from calibrant.base.warning import warn
-from calibrant.data.columns import Notation, set_of
+from calibrant.data.columns import Notation
 from calibrant.data.columns.hints import looks_like
+from calibrant.data.columns.values import set_of
 from calibrant.report.evaluation.arrays import first_row, read_file, read_label_file
 
 LABELS = ("label", "labels", "y", "y_true", "target", "targets", "class", "true", "truth")
