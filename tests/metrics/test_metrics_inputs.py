@@ -315,11 +315,6 @@ def test_probabilities_given_as_logits_are_noticed(metric):
         metric(PROBS + 1e-2, LABELS, from_logits=True)
 
 
-def test_three_decimals_are_enough():
-    probs = np.array([[0.333, 0.333, 0.333], [0.2, 0.3, 0.5]])
-    assert 0 <= metrics.ece(probs, [0, 2]) <= 1
-
-
 @pytest.mark.parametrize("metric", [metrics.nll, metrics.classwise_ece, metrics.ece], ids=name_of)
 def test_columns_of_a_data_frame_are_classes_by_their_names(metric):
     pd = pytest.importorskip("pandas")

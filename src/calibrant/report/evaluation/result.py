@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from calibrant.report.evaluation.reading import Sample
 from calibrant.report.evaluation.rows import difference_rows, group_rows, measure_rows, worst_mistakes
 from calibrant.report.evaluation.verdict import CalibrationVerdict, judge
 from calibrant.report.numbers import format_number
+from calibrant.report.results import as_json
 from calibrant.selective import RejectionRule
 
 
@@ -86,7 +86,7 @@ class Evaluation:
             }
             for name, numbers in self.models.items()
         ]
-        content: dict[str, Any] = plain({"models": models, "differences": self.differences})
+        content: dict[str, Any] = as_json({"models": models, "differences": self.differences})
         return content
 
     def to_html(
@@ -137,14 +137,3 @@ def _text_table(rows: Sequence[Sequence[str]]) -> str:
         cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
         lines.append("  ".join([row[0].ljust(widths[0]), *cells[1:]]))
     return "\n".join(lines)
-
-
-def plain(value: Any) -> Any:
-    """Replace numbers that JSON cannot represent by None."""
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
