@@ -8,15 +8,13 @@ from calibrant.metrics import excludes_zero
 from calibrant.report import to_markdown
 from docs.generate.stored import bullets, stored, words
 from studies.benchmarks.harness import markdown
-from studies.common.pooled import POOLED
-from studies.common.summary import pivot
-from studies.common.verdicts import Records, datasets, difference
+from studies.common.synthetic import POOLED
+from studies.common.verdicts import Records, datasets, difference, pivot
 from studies.label_noise.page import JUDGED as SETS
 from studies.label_noise.page import noise_targets, with_all_seeds
-from studies.tables.bases import base_of
 from studies.tables.compared import JUDGED, Compared, compared
-from studies.tables.ids import OURS, OWN
 from studies.tables.page import to_terminal
+from studies.tables.peers import OURS, OWN, base_of
 from studies.tables.ranks import Ranking, against
 
 RIVALS = ("standard-stopped", "temperature-stopped", "ensemble", "bo4sc")

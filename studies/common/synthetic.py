@@ -7,12 +7,14 @@ from typing import Any
 
 import torch
 
-from calibrant.methods import Method
+from calibrant.methods import METHODS, Method, SelfCalibrated
+from calibrant.methods.blend import MEMBERS
 from calibrant.report.results import Record
 from studies.common.jobs import Job, ambient_workers, run_jobs
 from studies.common.keys import Key, make_key
 from studies.common.records import Prepared, prepare, shape_of
 from studies.common.runs import FinishedRun, Training, populations
+from studies.common.shared import checked_methods
 from studies.common.store import Line, Store
 from studies.common.study import Plan
 
@@ -77,3 +79,18 @@ def prepare_run(key: Key) -> Prepared:
     """The data of a run."""
     fields = dict(key.fields)
     return prepare(fields["dataset"], fields["seed"], fields.get("rate", 0.0))
+
+
+POOLED = "self-calibrated-pool"
+"""The default of SelfCalibratedClassifier: networks with embedded columns, boosted trees and a linear model."""
+
+
+def synthetic_methods() -> dict[str, Method]:
+    """Return all methods that these studies know, by id."""
+    return {name: entry.method for name, entry in METHODS.items()} | {POOLED: SelfCalibrated(members=MEMBERS)}
+
+
+def chosen_methods(names: Sequence[str] | None) -> dict[str, Method]:
+    """Return the named methods; by default the registered ones. The pool must be named, because it takes longer."""
+    known = synthetic_methods()
+    return {name: known[name] for name in checked_methods(list(METHODS) if names is None else names, known)}

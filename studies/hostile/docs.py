@@ -1,29 +1,19 @@
-"""The results section of docs/hostile.md, written from the result file.
-
-``python -m studies.hostile.docs`` takes results/hostile.json. The page and the file can be named instead:
-``… docs/hostile.md results/hostile.json``.
-"""
+"""The results section of docs/hostile.md, which ``python -m docs.generate`` writes from results/hostile.json."""
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from calibrant.report import Column, Results, to_markdown
-from studies.common.sections import replace_section
 from studies.common.shared import count
 from studies.hostile.contenders import BEFORE, OWN
 from studies.hostile.page import BEST, overview, verdicts, with_costs
-from studies.hostile.study import STUDY
 
-PAGE, RESULTS = Path("docs/hostile.md"), Path("results/hostile.json")
 COSTS = ("s, now", "MB, now")
 NOW = ("ECE, now", *COSTS)
 BETWEEN = "Costs, and the earlier version. `s` are the seconds of one fit, and `MB` is its peak memory beyond the data:"
-BEGIN, END = "<!-- results: written by studies.hostile.docs -->", "<!-- end of results -->"
 
 
 def results_section(results: Results) -> str:
@@ -61,13 +51,3 @@ def runs_of(results: Results, method: str) -> str:
     fewest, most = min(seeds.values()), max(seeds.values())
     span = count(most, "seed") if fewest == most else f"{fewest} to {most} seeds"
     return f"{span} of {count(len(seeds), 'case')}"
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Write the section; the arguments are the page and the result file, and both have defaults."""
-    page, source = [*arguments, *map(str, (PAGE, RESULTS)[len(arguments) :])]
-    replace_section(page, BEGIN, END, results_section(STUDY.read([source])))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

@@ -9,8 +9,7 @@ from typing import Any
 from calibrant.metrics import Estimate
 from calibrant.report import Column, Report, Results, Verdict
 from studies.common.shared import count, failures, foot
-from studies.common.summary import cell
-from studies.common.verdicts import Case, Records, datasets, difference, judge, mean
+from studies.common.verdicts import Case, Records, cell, datasets, difference, judge, mean
 from studies.common.verdicts import not_significantly_above_zero as not_above
 from studies.hostile.contenders import BEFORE, FREQUENCIES, MEMBERS, OWN
 

@@ -9,9 +9,8 @@ from typing import Any
 from calibrant.metrics import Estimate
 from calibrant.report import Column, Report, Results, Verdict
 from studies.common import words
-from studies.common.pooled import POOLED
 from studies.common.shared import failures, foot
-from studies.common.summary import pivot
+from studies.common.synthetic import POOLED
 from studies.common.verdicts import (
     ENSEMBLE,
     Case,
@@ -23,6 +22,7 @@ from studies.common.verdicts import (
     mean,
     not_above,
     not_significantly_above_zero,
+    pivot,
 )
 
 JUDGED = ("blobs-1.3", "blobs-1.7", "spirals-2.5", "spirals-3.5")

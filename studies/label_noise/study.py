@@ -11,11 +11,10 @@ from typing import Annotated, Any
 
 from calibrant.report.results import Record
 from studies.common.options import Device, FirstSeed, Jobs, Methods, Option, Seeds, Sets
-from studies.common.pooled import chosen_methods, synthetic_methods
 from studies.common.records import resolve_device
 from studies.common.shared import SEEDS, checked_sets, settings_of
 from studies.common.study import Plan, Study
-from studies.common.synthetic import synthetic_plan
+from studies.common.synthetic import chosen_methods, synthetic_methods, synthetic_plan
 from studies.label_noise.measures import measure
 from studies.label_noise.page import tell
 

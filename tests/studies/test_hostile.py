@@ -8,7 +8,6 @@ from calibrant import SelfCalibratedClassifier
 from calibrant.estimators.folds import dealt_splits
 from calibrant.methods import blend
 from calibrant.report import Results, read_results
-from calibrant.report.results import write_results
 from studies.hostile import docs, study
 from studies.hostile.cases import CASES, Data
 from studies.hostile.contenders import Alone, Frequencies, estimators, fitted
@@ -159,18 +158,10 @@ def test_class_frequencies():
     assert isinstance(fitted("class-frequencies", CASES["ten rows"].make(0), 0), Frequencies)
 
 
-def test_the_results_section_is_written_from_a_file(tmp_path):
-    page, file = tmp_path / "page.md", tmp_path / "results.json"
-    page.write_text(f"Head\n{docs.BEGIN}\nformer text\n{docs.END}\nFoot\n")
+def test_the_results_section_has_scores_costs_and_the_earlier_version():
     every = [dict(r, dataset="copies") for r in records(before=1.5) if r["dataset"] == "a"]
     full = [dict.fromkeys((*study.SCORES, "peak_memory"), 0.1) | r for r in every]
-    config = {"experiment": "hostile", **study.extend({}, full)}
-    write_results(file, config, full)
-    docs.main([str(page), str(file)])
-    text = page.read_text()
-    assert text.startswith("Head\n")
-    assert text.endswith("Foot\n")
-    assert "former text" not in text
+    text = docs.results_section(Results(study.extend({}, full), {}, full))
     assert "the same 100 rows, ten times each" in text
     assert "the earlier version with 4 seeds of 1 case" in text
     scores, costs = (line for line in text.splitlines() if line.startswith("| copies"))
@@ -179,9 +170,6 @@ def test_the_results_section_is_written_from_a_file(tmp_path):
     fewer = Results({}, {}, [*full, dict(full[0], dataset="grouped")])
     assert docs.runs_of(fewer, "self-calibrated") == "1 to 4 seeds of 2 cases"
     assert docs.runs_of(fewer, "linear") == "none"
-    page.write_text("no marks")
-    with pytest.raises(ValueError, match="has no results section"):
-        docs.main([str(page), str(file)])
 
 
 def test_members_alone_use_the_folds_of_the_classifier(monkeypatch):

@@ -7,8 +7,8 @@ import torch
 
 from calibrant.methods import BO4SC, METHODS, Calibrated, Entry, SelfCalibrated, Standard
 from calibrant.report import read_results
-from studies.common.pooled import POOLED
 from studies.common.records import prepare
+from studies.common.synthetic import POOLED
 from studies.label_noise.measures import suspects
 from studies.label_noise.page import noise_targets, with_all_seeds
 from studies.label_noise.study import run

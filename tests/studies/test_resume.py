@@ -58,17 +58,6 @@ def test_smaller_commands_keep_records_and_larger_ones_add_them(tmp_path, capsys
     assert list(config["methods"]) == ["standard", "standard-stopped", "bo4sc"]
 
 
-def test_fresh_trains_again(tmp_path):
-    small = {"sets": ("bac",), "rates": [], "seeds": 1, "methods": ["standard"]}
-    tiny_noise(tmp_path, **small)
-    tiny_noise(tmp_path, **small)
-    store = Store(tmp_path)
-    assert len([line for line in store.path.read_text().splitlines() if '"kind":"record"' in line]) == 1
-    tiny_noise(tmp_path, **small, fresh=True)
-    assert len([line for line in store.path.read_text().splitlines() if '"kind":"record"' in line]) == 2
-    assert len(records(tmp_path)) == 1
-
-
 def test_a_grid_that_grows_trains_what_is_new(tmp_path, monkeypatch):
     searched = []
 

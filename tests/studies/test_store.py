@@ -19,10 +19,9 @@ import pytest
 from calibrant.base.atomic_write import usable_folder
 from calibrant.report import Results, read_results, write_results
 from studies.bo4sc.study import STUDY as BO4SC
-from studies.common import configs
-from studies.common.configs import combined, origin
+from studies.common import store as store_module
 from studies.common.keys import make_key
-from studies.common.store import BESIDE, Store
+from studies.common.store import BESIDE, Store, combined, origin
 from studies.common.study import begin
 from studies.label_noise.study import STUDY as NOISE
 
@@ -279,7 +278,7 @@ def test_a_folder_that_cannot_be_written_to_is_an_error(tmp_path):
 
 
 def test_the_example_runs():
-    assert doctest.testmod(configs).failed == 0
+    assert doctest.testmod(store_module).failed == 0
 
 
 def test_incomplete_addition_is_ignored(store):

@@ -22,7 +22,7 @@ def reproduce(out, **options):
     torch.set_num_threads(1)
     with eager(), pytest.MonkeyPatch.context() as patch:
         known = {name: dataclasses.replace(METHODS[name], method=method) for name, method in TINY.items()}
-        patch.setattr("studies.common.pooled.METHODS", known)
+        patch.setattr("studies.common.synthetic.METHODS", known)
         patch.setattr("studies.bo4sc.figures.RELIABILITY_SET", "bac")
         settings, _ = bo4sc.chosen_settings()
         file = Path(out).with_suffix(".settings.json")
