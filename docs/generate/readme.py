@@ -11,7 +11,7 @@ from docs.generate.stored import paragraph, signs, stored, words
 from studies.bo4sc.page import MATCHED
 from studies.common.synthetic import POOLED
 from studies.common.verdicts import POSTERIOR, Records, datasets, difference, methods, pivot
-from studies.label_noise.page import JUDGED as SETS
+from studies.label_noise import JUDGED as SETS
 from studies.tables.compared import JUDGED
 from studies.tables.peers import CROSSED, OURS, OWN
 from studies.tables.ranks import Ranking

@@ -29,9 +29,8 @@ def synthetic_plan(
     *,
     device: torch.device,
     jobs: int | None = None,
-    rates: Sequence[float] | None = None,
 ) -> Plan:
-    """Methods, by set and id, on each seed and, if ``rates`` is given, for each share of flipped training labels.
+    """Methods, by set and id, on each seed.
 
     With ``jobs``, or inside ``joblib.parallel_config``, every population is a separate job. Otherwise this process
     trains the populations one after the other. With a GPU, the sets of each shape train in a separate process, because
@@ -55,13 +54,7 @@ def synthetic_plan(
         else:
             run_jobs(store, missing, beside=[[training] for training in trainings], workers=jobs)
 
-    levels: list[dict[str, Any]] = [{}] if rates is None else [{"rate": rate} for rate in rates]
-    keys = [
-        key(dataset=dataset, method=name, **level, seed=seed)
-        for dataset, name in methods
-        for level in levels
-        for seed in seeds
-    ]
+    keys = [key(dataset=dataset, method=name, seed=seed) for dataset, name in methods for seed in seeds]
     return Plan(keys, {**config, "device": str(device)}, make, expected)
 
 
@@ -77,8 +70,7 @@ def parts_of(trainings: Sequence[Training[Prepared]]) -> list[list[Job]]:
 
 def prepare_run(key: Key) -> Prepared:
     """The data of a run."""
-    fields = dict(key.fields)
-    return prepare(fields["dataset"], fields["seed"], fields.get("rate", 0.0))
+    return prepare(key["dataset"], key["seed"])
 
 
 POOLED = "self-calibrated-pool"

@@ -14,7 +14,7 @@ from calibrant.methods import METHODS, SelfCalibrated, Standard
 from studies.bo4sc import study as bo4sc
 from studies.tables import peers
 from studies.tables import study as tables
-from tests.studies.cases import TINY, eager, tiny_noise, write_table
+from tests.studies.cases import TINY, eager, write_table
 
 
 def reproduce(out, **options):
@@ -49,9 +49,3 @@ def bench(out, **options):
         patch.setitem(peers.BOOSTING, "max_iter", 5)
         names = [*own, "hgb"]
         tables.STUDY.run(**{"data": data, "seeds": 2, "methods": names, "out": out, "device": "cpu"} | options)
-
-
-def noise(out, **options):
-    """`python -m studies bench noise` on one set."""
-    torch.set_num_threads(1)
-    tiny_noise(out, sets=("bac",), **options)
