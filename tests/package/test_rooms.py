@@ -37,7 +37,7 @@ ROOMS = LEAVES | {
 }
 CEILINGS = {
     "": 100,
-    "base": 800,
+    "base": 750,
     "bilevel": 5_350,
     "cli": 600,
     "data": 2_900,
