@@ -57,7 +57,9 @@ RIVALS = tuple(f"{name} x {factor:.2g}" for name in ("SGD", "AdamW") for factor 
 WHO = ("fit", *RIVALS)
 GPU_RIVALS = ("SGD x 1", "AdamW x 1")
 COMPILED = " compiled"
-GPU_WHO = ("fit", *GPU_RIVALS, *(rival + COMPILED for rival in GPU_RIVALS), "fit" + COMPILED)
+FITS: dict[str, dict[str, Any]] = {"fit": {}, "fit eager": {"compile": None}, "fit" + COMPILED: {"compile": "inductor"}}
+"""Ways to call `calibrant.fit`; the first is compared with the rivals."""
+GPU_WHO = ("fit", *GPU_RIVALS, *(rival + COMPILED for rival in GPU_RIVALS), "fit eager", "fit" + COMPILED)
 
 
 @dataclass(frozen=True)
@@ -191,8 +193,8 @@ def measure(task: str, seed: int, who: str, options: Options) -> Record:
     before = begin_on_gpu(case, device) if device != "cpu" else 0
     record: Record = {"task": task, "seed": seed, "who": who, **options.key(task)}
     compiled = who.endswith(COMPILED)
-    if who.startswith("fit"):
-        settings = options.settings | ({"compile": "inductor"} if compiled else {})
+    if who in FITS:
+        settings = options.settings | FITS[who]
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
             result, seconds = train_fit(case, seed, epochs, device, **settings)
@@ -359,7 +361,7 @@ def main() -> None:
     end = time.time() + 60 * given.minutes
     records = list(read_results(given.out).records) if given.out.exists() else []
     if given.again:
-        records = [r for r in records if not r["who"].startswith("fit") or r["task"] not in tasks]
+        records = [r for r in records if r["who"] not in FITS or r["task"] not in tasks]
     jobs = list(missing(records, tasks, seeds, options))
     config = {"command": "python -m studies.benchmarks.recipes", "machine": machine(), "versions": versions()}
     count = 0

@@ -85,8 +85,7 @@ def profile(task: str, options: recipes.Options) -> str:
     """Train by `calibrant.fit`, eager and compiled, and by the rivals' loops; return what each spent."""
     lines = [f"## {task}, {options.epochs_of(task)} epochs, {options.device}, torch {torch.__version__}"]
     tables = []
-    rivals = recipes.RIVALS[1::3] if options.device == "cpu" else recipes.GPU_WHO[1:-1]
-    for who in ("fit", *rivals, *(["fit" + recipes.COMPILED] if options.device != "cpu" else [])):
+    for who in ("fit", *recipes.GPU_RIVALS) if options.device == "cpu" else recipes.GPU_WHO:
         watch, parts = _watched(task, who, options)
         first = "" if watch.first is None else f"first {watch.first[0]} steps {watch.first[1]:.2f} s"
         step = "" if watch.step_seconds is None else f"{1e3 * watch.step_seconds:.3f} ms a step"
@@ -105,12 +104,10 @@ def _watched(task: str, who: str, options: recipes.Options) -> tuple[Watch, dict
         recipes.begin_on_gpu(case, device)
     begin = recipes.clock(device)
     watch = Watch(device, begin)
-    if not who.startswith("fit"):
+    if who not in recipes.FITS:
         _, seconds = recipes.train_rival(case, who, epochs, device, watch)
         return watch, {"whole": seconds}
-    steps, settings = Steps(watch), options.settings
-    if who.endswith(recipes.COMPILED):
-        settings = settings | {"compile": "inductor"}
+    steps, settings = Steps(watch), options.settings | recipes.FITS[who]
     _, seconds = recipes.train_fit(case, CHOOSING, epochs, device, callbacks=[steps], **settings)
     parts = {"whole": seconds, "before training": steps.started - begin, f"{len(steps.looks)} looks": sum(steps.looks)}
     return watch, parts | {"after training (calibration)": begin + seconds - steps.ended}
