@@ -106,7 +106,7 @@ def test_a_handful_of_rows(quick, n):
     assert np.isfinite(probs).all()
 
 
-@pytest.mark.parametrize("weights", ["prior", "neighbours", "network"])
+@pytest.mark.parametrize("weights", ["prior", "neighbours"])
 def test_every_kind_of_weights_on_a_handful_of_rows(weights):
     X, y = three_classes(8)
     method = BO4SC(weights=weights, also=("l2", "label-smoothing"))
