@@ -139,10 +139,9 @@ MISTAKES = {
     "choose as text": (lambda: calibrant.SelfCalibratedClassifier(choose="x").fit(X, Y), "choose must be a number"),
     "table instead of an order": (lambda: tables.train("t.csv"), r"Pass Order\(table, target, out\)"),
     "risk as text": (lambda: tables.train(tables.Order("t.csv", "y", "out", risk="low")), "risk must be a number"),
-    "bins as text": (lambda: posthoc.HistogramBinning(bins="x").fit(LOGITS, LABELS), "bins must be a whole .* got 'x'"),
-    "degree as text": (
-        lambda: posthoc.ShapeRestrictedPolynomial(degree="x").fit(LOGITS, LABELS),
-        "degree must be a whole number, 1 or above; got 'x'",
+    "bins as text": (
+        lambda: posthoc.HistogramBinning(bins="x").fit(LOGITS, LABELS),
+        "bins must be a positive whole .* got 'x'",
     ),
     "coverage as text": (lambda: selective.conformal_rule(PROBS, LABELS, "high"), "coverage must be a number"),
     "a class less": (lambda: rule().apply(PROBS[:, :2]), "probs must have 3 columns, .* got 2"),
@@ -177,7 +176,7 @@ class UnfittedClassifier(LogisticRegression):
     ids=["CrossCalibrated", "calibrate", "fit"],
 )
 def test_an_unknown_calibrator_is_noticed_first(call):
-    with pytest.raises(ValueError, match=r"^calibrator must be one of auto, temperature, .*; got 'magic'"):
+    with pytest.raises(ValueError, match=r"^calibrator must be one of 'auto', 'temperature', .*; got 'magic'"):
         call()
 
 

@@ -10,6 +10,7 @@ from statistics import median
 
 from calibrant.plots import save_figure
 from calibrant.plots.style import GREY, INK, PALETTE, context
+from calibrant.posthoc import CALIBRATORS
 from calibrant.report import Column, to_markdown
 from docs.generate.stored import stored
 from docs.generate.tables import TABLES, on_tables
@@ -50,8 +51,9 @@ def posthoc() -> str:
     """For each calibrator: on how many models its held-out NLL is lower than, or as low as, that of the best peer."""
     by_kind = defaultdict(list)
     for record in stored("bench").records:
-        if record["name"].startswith("posthoc/"):
-            by_kind[record["name"].split("/")[2]].append(record)
+        group, _, kind = record["name"].rpartition("/")
+        if group.startswith("posthoc/") and kind in CALIBRATORS:
+            by_kind[kind].append(record)
     rows = []
     for kind, records in by_kind.items():
         lower = sum(r["interval"][1] < 0 for r in records)

@@ -126,11 +126,6 @@ PEERS: dict[str, dict[str, Peer]] = {
         "netcal HistogramBinning, 50 bins": _netcal("binning", "HistogramBinning", bins=50),
         "calibration HistogramMarginal": _uncertainty_calibration("HistogramMarginalCalibrator", 15),
     },
-    "bbq": {"netcal BBQ": _netcal("binning", "BBQ")},
-    "scaling-binning": {
-        "calibration PlattBinnerMarginal": _uncertainty_calibration("PlattBinnerMarginalCalibrator", 15),
-        "calibration PlattBinnerMarginal, 100 bins": _uncertainty_calibration("PlattBinnerMarginalCalibrator", 100),
-    },
 }
 # Peers that are compared only for two classes, or only for more than two.
 BINARY_ONLY = {"probmetrics affine-scaling"}

@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from calibrant.methods import Calibrated, Entry, Fitted
-from calibrant.methods.image_networks import AllPartsTraining, NetworkTraining, Recipe
+from calibrant.bilevel import Bilevel
+from calibrant.methods import Calibrated, Entry, Fitted, Task
+from calibrant.methods.image_networks import NetworkTraining, Recipe
 from calibrant.methods.sample_weights import NEXT_STEP, Reweighting
 from calibrant.report import Column, Table, Verdict
 from studies.common.verdicts import Case, difference, judge, not_above
 from studies.meta_reg.data import DATASETS
 from studies.meta_reg.groups import RunGroup, spread, times
+
+
+@dataclass(frozen=True)
+class AllPartsTraining(NetworkTraining):
+    """Training on the validation and meta-validation parts as well, to measure the value of these labels for training.
+
+    Nothing is held out, so a temperature fitted on the validation part is meaningless.
+    """
+
+    def problem(self, model: nn.Module, task: Task) -> Bilevel:
+        parts = [part for part in (task.train, task.val, task.meta) if part is not None]
+        return super().problem(model, replace(task, train=sum(parts[1:], parts[0])))
+
 
 WEIGHTS = Reweighting()
 NOISY_METHODS: dict[str, Entry] = {

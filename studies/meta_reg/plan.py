@@ -213,6 +213,7 @@ def settings_text(method: Method) -> str:
     text = re.sub(r"<function (\S+) at 0x[0-9a-f]+>", r"\1", repr(method))
     for name, stored in STORED_NAMES.items():
         text = re.sub(rf"\b{name}=", f"{stored}=", text)
+    text = text.replace("Direct(steps=4)", "Direct(steps=4, scope='head')")  # Direct once had a scope
     own = own_training(method)
     hidden = [f for f in fields(own) if not f.repr and getattr(own, f.name) != f.default]
     return " ".join([text, *(f"{f.name}={getattr(own, f.name)!r}" for f in hidden)])

@@ -44,7 +44,6 @@ def variants() -> dict[str, Method]:
         "plain-batches": replace(plain, batch_size=256),
         "linear": replace(networks, embedding="linear"),
         "piecewise": replace(networks, embedding="piecewise"),
-        "periodic": replace(networks, embedding="periodic"),
         "piecewise-alone": replace(networks, repeats=1),
         "piecewise-128": replace(networks, hidden=(128, 128)),
         "piecewise-256": replace(networks, hidden=(256,)),

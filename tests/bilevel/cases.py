@@ -27,6 +27,7 @@ from calibrant.bilevel import (
 )
 from calibrant.bilevel.gradients import hypergradients as hg
 from calibrant.bilevel.gradients.dynamics import Dynamics
+from calibrant.bilevel.gradients.head import HeadLosses
 from calibrant.bilevel.gradients.loss_derivatives import LossDerivatives
 from calibrant.bilevel.running.outer_step import pull_initial, push_initial
 
@@ -129,7 +130,7 @@ def hypergradient_problem(problem: Bilevel, optimizer, phi: torch.Tensor) -> hg.
         LossDerivatives(problem.outer, names),
         problem.train_batch,
         problem.val_batch(0),
+        HeadLosses(problem),
         pull_initial(problem, phi) if moves else None,
         push_initial(problem, phi) if moves else None,
-        problem.head_slice,
     )

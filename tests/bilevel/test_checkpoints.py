@@ -23,7 +23,6 @@ from calibrant.bilevel import (
     Population,
     Unrolled,
 )
-from calibrant.bilevel.running.run import Run
 from calibrant.data import Indexed
 from tests.bilevel.loop_cases import SAMPLES, blobs, hidden_dropout, mlp, population, problem, rich_mlp, run
 
@@ -292,15 +291,6 @@ def test_schedules_and_members_settings_are_compared_by_value(tmp_path):
         members([1.0, 3.0])
     with pytest.raises(ValueError, match=r"seed was 1 and is now 2.*train.inputs has other values"):
         members([1.0, 2.0], seed=2)
-
-
-def test_further_state_of_a_run_is_kept(tmp_path, monkeypatch):
-    path, seen = tmp_path / "run.safetensors", []
-    monkeypatch.setattr(Run, "extra_tensors", lambda self: {"features": torch.full((self.step, 2), 3.0)})
-    monkeypatch.setattr(Run, "load_extra_tensors", lambda self, tensors: seen.append(tensors["features"]))
-    run(problem(), outer_steps=3, callbacks=[Checkpoint(path, every=1)])
-    run(problem(), outer_steps=4, callbacks=[Checkpoint(path, every=1)], resume=path)
-    assert torch.equal(seen[0], torch.full((3, 2), 3.0))
 
 
 def test_layers_with_state_are_checked_too(tmp_path):

@@ -78,10 +78,10 @@ def problem(outer="gamma", seed=0, **settings):
     return Bilevel(model, variables[outer](), **data(seed), **settings)
 
 
-def steps(one, hypergradient, count=3, inner=None, compile=None):
-    run = Run(
-        one, hypergradient, inner or SGD(0.3, momentum=0.9, weight_decay=0.01), Adam(0.05), count, compile=compile
-    )
+def steps(one, hypergradient, count=3, inner=None, in_place=True):
+    run = Run(one, hypergradient, inner or SGD(0.3, momentum=0.9, weight_decay=0.01), Adam(0.05), count)
+    if not in_place:
+        run.dynamics.trainer = run.head.trainer = None
     for _ in range(count):
         outer_step(run)
     return run
@@ -99,11 +99,8 @@ INNERS = {
 @pytest.mark.parametrize("outer", OUTERS)
 def test_sharing_the_body_changes_no_number(outer, first, inner):
     hypergradient = OneStep(2, scope="head", first=first)
-    shared, apart = problem(outer), problem(outer)
-    apart.separable = False  # the whole network is recorded, and the derivative of the head picked out
-    one, two = (steps(p, hypergradient, inner=INNERS[inner]) for p in (shared, apart))
-    assert one.heads is not None
-    assert two.heads is None
+    shared = problem(outer)
+    one, two = (steps(shared, hypergradient, inner=INNERS[inner], in_place=way) for way in (True, False))
     torch.testing.assert_close(one.phi, two.phi, rtol=1e-10, atol=1e-11)
     torch.testing.assert_close(one.state.params, two.state.params, rtol=1e-10, atol=1e-11)
     for name, buffer in one.state.buffers.items():
@@ -161,14 +158,16 @@ def test_the_solved_head_agrees_with_finite_differences():
     run.phi = one.initial_phi()
     phi = run.phi
     run.state, _ = run.hypergradient.train(_view(run), run.state, phi, 5)  # features of the last three batches
-    batch, features = run.features.joined()
+    batch, features = run.head.memory.joined()
     assert len(batch.targets) == 3 * 8
+
+    of_features = run.head.inner(run.state, features).fn
 
     def solution(phi):
         w = run.state.params[one.head_slice].clone()
         for _ in range(60):
             w.requires_grad_()
-            value = one.inner_of_head(w, run.state.params, features, phi, batch) + decay / 2 * w.square().sum()
+            value = of_features(w, {}, phi, batch)[0] + decay / 2 * w.square().sum()
             (grad,) = torch.autograd.grad(value, w, create_graph=True)
             hessian = torch.stack([torch.autograd.grad(g, w, retain_graph=True)[0] for g in grad])
             move = torch.linalg.solve(hessian, grad.detach())
@@ -196,9 +195,7 @@ def _view(run):
         run.outer_derivatives,
         p.train_batch,
         p.val_batch(0),
-        head_slice=p.head_slice,
-        heads=run.heads,
-        features=run.features,
+        run.head,
     )
 
 
@@ -281,19 +278,23 @@ def test_phi_waits_for_its_share_of_the_run():
         solve(one, outer_steps=4, start=1.0, **settings)
 
 
-def test_losses_that_hide_features_use_the_whole_network():
-    def shifted(net, outer, batch):
-        shift = outer.layer.weight.sum()
-        return cross_entropy(net.logits(batch.inputs * (1 + shift)), batch.targets)
+def shifted(net, outer, batch):
+    return cross_entropy(net.logits(batch.inputs * (1 + outer.layer.weight.sum())), batch.targets)
 
+
+def called_twice(net, outer, batch):
+    return focal(net.logits(batch.inputs), batch.targets, outer(net.features(batch.inputs).detach()))
+
+
+@pytest.mark.parametrize(
+    "loss", [shifted, called_twice, lambda net, outer, batch: net.params["fc.bias"].square().sum()]
+)
+@pytest.mark.parametrize("hypergradient", [OneStep(scope="head"), Implicit(scope="head")], ids=repr)
+def test_losses_that_are_no_function_of_features_are_refused(hypergradient, loss):
     torch.manual_seed(0)
-    one = Bilevel(Net().double(), Gamma(), inner_loss=shifted, **data())
-    assert not one.separable
-    run = steps(one, OneStep(scope="head"), 1)
-    assert run.heads is None
-    assert run.gradient.abs().sum() > 0
-    with pytest.raises(ValueError, match="uses the network through its features"):
-        steps(one, Implicit(scope="head"), 1)
+    one = Bilevel(Net().double(), Gamma(), inner_loss=loss, **data())
+    with pytest.raises(ValueError, match=r"uses the network once, through its features.*scope='all'"):
+        steps(one, hypergradient, 1)
 
 
 def test_training_in_place_is_training():

@@ -10,6 +10,8 @@ from torch import nn
 from torch.nn.utils import parametrizations
 
 from calibrant.bilevel import CG, SGD, Bilevel, Forward, Implicit, LabelSmoothing, OneStep, Plain, Unrolled, solve
+from calibrant.bilevel.gradients.dynamics import State
+from calibrant.bilevel.gradients.head import HeadLosses
 from tests.bilevel.differences import central_differences
 
 CLASSES, STEPS = 3, 4
@@ -82,13 +84,13 @@ def test_the_hessian_of_a_weight_normalised_head():
     given = found(problem, Implicit(1, **settings), SGD(0.0))
     w, phi, params = problem.start[problem.head_slice], problem.initial_phi(), problem.start
     batch, judge = problem.train_batch(0), problem.val_batch(0)
-    features, _ = problem.inner_features(params, problem.initial_buffers(), phi, batch)
-    outside, _ = problem.outer_features(params, problem.initial_buffers(), phi, judge)
+    head, state = HeadLosses(problem), State(params, (), problem.initial_buffers(), 0)
+    of_features = head.inner(state, head.see(state, batch).features).fn
 
     def slope(w, phi):
         """∇_w L by central differences, so that no second derivative of torch is needed."""
         moves = 1e-4 * torch.eye(len(w), dtype=w.dtype)
-        values = [[problem.inner_of_head(w + s * m, params, features, phi, batch) for s in (1, -1)] for m in moves]
+        values = [[of_features(w + s * m, {}, phi, batch)[0] for s in (1, -1)] for m in moves]
         return torch.stack([(a - b) / 2e-4 for a, b in values])
 
     def column(move_w, move_phi):
@@ -96,8 +98,7 @@ def test_the_hessian_of_a_weight_normalised_head():
 
     hessian = torch.stack([column(m, 0.0) for m in 1e-3 * torch.eye(len(w), dtype=w.dtype)], 1)
     cross = torch.stack([column(0.0, m) for m in 1e-3 * torch.eye(len(phi), dtype=w.dtype)], 1)
-    leaf = w.clone().requires_grad_()
-    (outer,) = torch.autograd.grad(problem.outer_of_head(leaf, params, outside, phi, judge), leaf)
+    outer = head.outer(state, w, phi, judge).params
     wanted = -cross.T @ torch.linalg.solve(hessian + damping * torch.eye(len(w), dtype=w.dtype), outer)
     torch.testing.assert_close(given, wanted, rtol=1e-4, atol=0)
 

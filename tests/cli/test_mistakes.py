@@ -160,4 +160,4 @@ def test_a_wrong_calibrator_names_its_option(table):
     for command in (("calibrate", table(), "--out", "c", "--method"), ("evaluate", table(), "--recalibrate")):
         done = invoke(*command, "magic")
         assert done.exit_code == 2
-        assert f"calibrant: {command[-1]} must be one of auto, temperature" in done.output
+        assert f"calibrant: {command[-1]} must be one of 'auto', 'temperature'" in done.output

@@ -37,6 +37,14 @@ def test_every_format_gives_the_numbers_of_the_metrics(table, name):
     assert measures["nll"]["value"] == pytest.approx(nll)
 
 
+def test_bins_and_level_are_those_of_the_options(table):
+    plain, other = (as_json("evaluate", table(), *o)["models"][0] for o in ((), ("--bins", "4", "--level", "0.8")))
+    logits, labels = logits_and_labels()
+    assert other["measures"]["ece"]["value"] == pytest.approx(calibrant.metrics.ece(np.exp(logits), labels, bins=4))
+    widths = [model["measures"]["nll"]["high"] - model["measures"]["nll"]["low"] for model in (plain, other)]
+    assert widths[1] < 0.8 * widths[0]
+
+
 @pytest.mark.parametrize(
     ("kind", "n_classes", "options"),
     [

@@ -64,9 +64,7 @@ def mixed(n=150):
 
 CASES = {
     "pool": SelfCalibratedClassifier((6,), folds=2, steps=2, **QUICK),
-    "periodic, tanh": SelfCalibratedClassifier(
-        (6,), folds=2, steps=2, embedding="periodic", activation="tanh", members=("network",), **QUICK
-    ),
+    "tanh": SelfCalibratedClassifier((6,), folds=2, steps=2, activation="tanh", members=("network",), **QUICK),
     "one network": BO4SCClassifier((6,), **QUICK),
 }
 
@@ -75,7 +73,7 @@ CASES = {
     ("name", "labels"),
     [
         ("pool", "text"),
-        ("periodic, tanh", "text"),
+        ("tanh", "text"),
         *(("one network", labels) for labels in ("whole numbers", "text", "truth values")),
     ],
 )

@@ -129,17 +129,6 @@ def test_head_and_width_read_no_generator_of_other_devices(task, monkeypatch):
     assert head_and_width(make(3), task) == ("fc", 8)
 
 
-def test_annealing_lowers_the_outer_learning_rate_over_the_whole_run(task):
-    recipe = replace(RECIPE, epochs=40)
-    method = with_recipe(IMAGE_METHODS["flg-sece"].method, recipe)
-    method = replace(method, anneal=True)
-    group = TrainingGroup([method], [task], [method.problem(make(0), task)])
-    steps = recipe.epochs * group.problems[0].train.batches // method.hypergradient.steps
-    rate = method.outer_optimizer(group).learning_rate
-    assert rate(1) == pytest.approx(method.outer_learning_rate)
-    assert rate(1 + steps // 2) == pytest.approx(method.outer_learning_rate / 2, rel=0.1)
-
-
 def test_the_published_network_starts_with_a_mean_gamma_of_one(task):
     method = with_recipe(IMAGE_METHODS["flg-sece-published"].method, RECIPE)
     group = TrainingGroup([method], [task], [method.problem(make(0), task)])

@@ -212,7 +212,9 @@ def test_the_same_settings_are_taken_where_they_change_something():
 
 @pytest.mark.parametrize(("rows", "size", "expected"), [(700, None, 1200), (5000, 512, 1200), (50_000, 512, 20 * 98)])
 def test_the_default_is_1200_steps_or_at_least_20_epochs(rows, size, expected):
-    assert total_steps(rows, None, size, 1200) == expected
+    batches = 1 if size is None else -(-rows // size)
+    assert total_steps(batches, None) == expected
+    assert total_steps(batches, 3) == 3 * batches
 
 
 def test_memory_goes_by_the_batches_of_the_networks_inside():

@@ -9,7 +9,6 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import calibrant
-from calibrant.bilevel import OneStep
 from calibrant.methods.catalogue import IMAGE_METHODS, Recipe, with_recipe
 from calibrant.methods.confidence import LearnedConfidence
 from calibrant.methods.core.samples import as_part
@@ -186,19 +185,8 @@ def test_text_labels_are_an_error_that_says_what_to_do():
         calibrant.fit(perceptron(), (x.numpy(), np.array(["a"] * len(x))), rows(30, 1))
 
 
-def test_an_l2_strength_for_each_unit_of_the_whole_network():
-    whole = with_recipe(
-        MetaRegularization(outer_variable="l2-all", hypergradient=OneStep(2), outer_learning_rate=0.05), RECIPE
-    )
-    (network,) = calibrant.fit(perceptron(), rows(), rows(30, 1), method=whole).fitted.networks
-    assert network.phi.shape == (6 + CLASSES,)
-    assert not torch.equal(network.phi, network.problem.initial_phi())
-    with pytest.raises(ValueError, match="needs a hypergradient of the whole network"):
-        MetaRegularization(outer_variable="l2-all")
-
-
 WRONG = [
-    (MetaRegularization, {"outer_variable": "gama"}, "outer_variable must be one of 'gamma-net'"),
+    (MetaRegularization, {"outer_variable": "gama"}, "outer_variable must be 'gamma-net'"),
     (MetaRegularization, {"outer_loss": "ece"}, "outer_loss must be one of 'bce'"),
     (
         MetaRegularization,

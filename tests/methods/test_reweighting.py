@@ -11,7 +11,7 @@ from torch import nn
 from calibrant.bilevel import Hypergradient
 from calibrant.methods.core.samples import Samples
 from calibrant.methods.core.task import Task
-from calibrant.methods.image_networks import AllPartsTraining, NetworkTraining, Recipe
+from calibrant.methods.image_networks import NetworkTraining, Recipe
 from calibrant.methods.sample_weights import NEXT_STEP, SOLVED_HEAD, Reweighting
 
 CLASSES, TRAIN, HELD = 4, 480, 160
@@ -69,11 +69,3 @@ def test_weights_follow_the_meta_part_and_wait_for_their_start(task: Task) -> No
     assert not torch.equal(first, Reweighting(short).fit(replace(task, meta=points(HELD, 7))).extras["sample_weights"])
     late = Reweighting(short, start=0.95, hypergradient=NEXT_STEP).fit(task).extras["sample_weights"]
     assert float((late != 1).double().mean()) < 0.2  # only samples of the last step have moved
-
-
-def test_all_parts_are_one_training_part(task: Task) -> None:
-    part = AllPartsTraining(RECIPE).training_part(task)
-    assert len(part) == TRAIN + 2 * HELD
-    assert torch.equal(part.labels[TRAIN : TRAIN + HELD], task.val.labels)
-    assert len(NetworkTraining(RECIPE).training_part(task)) == TRAIN
-    assert len(AllPartsTraining(RECIPE).training_part(replace(task, val=None, meta=None))) == TRAIN

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from calibrant.bilevel import L2, Adam, Bilevel, Population, Truncated, cosine, solve
 from calibrant.data.projection import AXES
 from calibrant.methods import Mixture, Samples, SelfCalibrated, Task, fit_all, tabular
-from calibrant.methods.core.method import TrainingGroup, build
+from calibrant.methods.core.method import build
 from calibrant.methods.crossfit.crossfit import fold_tasks
 from calibrant.methods.crossfit.folds import deal
 from calibrant.methods.self_calibrated import FEW_CASES, SHORT, Pooled, weighed
@@ -161,7 +161,7 @@ def test_a_kind_that_broke_down_is_left_out() -> None:
 
 
 def test_unknown_embeddings_are_an_error() -> None:
-    with pytest.raises(ValueError, match="embedding must be 'piecewise', 'periodic', 'linear' or None"):
+    with pytest.raises(ValueError, match="embedding must be 'piecewise', 'linear' or None"):
         SelfCalibrated(embedding="fourier")
 
 
@@ -184,7 +184,7 @@ def how_solved(labels: Tensor, columns: int = 3, n_classes: int = 2) -> tuple[in
     task = Task(Samples(torch.randn(len(labels), columns, generator=generator), labels), None, n_classes, 0)
     method = Pooled(SelfCalibrated(hidden=(2,)))
     parts = list(method.parts(task))[:1]
-    how = method.solving(TrainingGroup([method], parts, build([method], parts)))
+    how = method.solving(build([method], parts))
     assert isinstance(how.hypergradient, Truncated)
     return how.steps[0], how.hypergradient.last
 

@@ -10,7 +10,6 @@ from calibrant.models import mlp
 from calibrant.models.architectures.mlp import (
     LARGEST,
     EmbeddingLayer,
-    Periodic,
     PiecewiseLinear,
     bin_edges,
     make_encoding,
@@ -52,32 +51,31 @@ def test_a_column_of_mostly_one_value_still_has_bins(share: float) -> None:
 def test_binary_columns_keep_no_bins_and_wide_rows_fewer() -> None:
     x = rows(40, 3)
     x[:, 1] = (x[:, 1] > 0).float()
-    encoding = make_encoding(x, "piecewise")
+    encoding = make_encoding(x)
     assert encoding is not None
     assert set(encoding.source.tolist()) == {0, 2}
-    assert make_encoding(x[:, 1:2], "piecewise") is None
-    wide = make_encoding(rows(40, 100), "periodic")
+    assert make_encoding(x[:, 1:2]) is None
+    wide = make_encoding(rows(40, 100))
     assert wide is not None
     assert wide.size == 100 * (LARGEST // 100)
-    assert make_encoding(rows(40, LARGEST), "piecewise") is None
+    assert make_encoding(rows(40, LARGEST)) is None
 
 
 def test_without_an_encoding_the_network_is_the_plain_one() -> None:
     x = rows()
-    plain, embedded = mlp(3, 2, seed=5), mlp(3, 2, encoding=make_encoding(x, "piecewise"), seed=5)
+    plain, embedded = mlp(3, 2, seed=5), mlp(3, 2, encoding=make_encoding(x), seed=5)
     assert [type(layer) for layer in plain] == [nn.Linear, nn.ReLU, nn.Linear, nn.ReLU, nn.Linear]
     assert isinstance(embedded[0], EmbeddingLayer)
     torch.testing.assert_close(embedded[0](x), embedded[0].linear(x))  # V starts at zero
 
 
-@pytest.mark.parametrize("kind", ["piecewise", "periodic"])
-def test_members_of_a_traced_population_equal_their_eager_single_runs(kind: str) -> None:
+def test_members_of_a_traced_population_equal_their_eager_single_runs() -> None:
     """Each member has bins of its own data, and second derivatives agree with and without tracing."""
     problems = []
     for seed in range(2):
         x = rows(30) * (seed + 1) + seed
         labels = (x[:, 0] > x[:, 0].median()).long()
-        encoding = make_encoding(x, kind, 3)  # type: ignore[arg-type]
+        encoding = make_encoding(x, 3)
         assert encoding is not None
         network = mlp(3, 2, hidden=(4,), activation="silu", encoding=encoding, seed=seed).double()
         columns = {"0.embedded.weight": encoding.source.unique(return_inverse=True)[1]}
@@ -92,11 +90,3 @@ def test_members_of_a_traced_population_equal_their_eager_single_runs(kind: str)
         np.testing.assert_allclose(together.params[k], alone.params, rtol=1e-8, atol=1e-10)
         np.testing.assert_allclose(together.phi[k], alone.phi, rtol=1e-8, atol=1e-10)
         assert not torch.equal(alone.phi, problem.start_phi)
-
-
-def test_periodic_networks_draw_their_frequencies_from_the_seed() -> None:
-    encoding = make_encoding(rows(), "periodic")
-    assert isinstance(encoding, Periodic)
-    first, again, other = (mlp(3, 2, encoding=encoding, seed=s)[0].encoding.frequencies for s in (1, 1, 2))
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)

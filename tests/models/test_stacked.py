@@ -13,11 +13,11 @@ from calibrant.models.architectures.stacked import MeanPerceptron, Perceptron
 ROWS = torch.randn(70, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
 
-def network(seed, kind=None, **settings):
-    """A perceptron whose weights, including those of the embedding, are random."""
-    encoding = None if kind is None else make_encoding(ROWS, kind)
+def network(seed, rows=None, **settings):
+    """A perceptron whose weights, including those of the embedding of ``rows``, are random."""
+    encoding = None if rows is None else make_encoding(rows)
     found = mlp(5, 3, encoding=encoding, seed=seed, **settings).double()
-    if kind is not None:
+    if rows is not None:
         nn.init.normal_(found[0].embedded.weight, generator=torch.Generator().manual_seed(seed))
     return found
 
@@ -32,12 +32,12 @@ def turned(seed):
 CASES = {
     "plain": ([network(k) for k in range(3)], 1),
     "no hidden layer": ([network(k, hidden=()) for k in range(2)], 1),
-    "an embedding without hidden layers": ([network(k, "piecewise", hidden=()) for k in range(2)], 1),
+    "an embedding without hidden layers": ([network(k, ROWS, hidden=()) for k in range(2)], 1),
     "three hidden layers": ([network(k, hidden=(4, 5, 6), activation="tanh") for k in range(2)], 1),
-    "one encoding for all": ([network(k, "piecewise", activation="silu") for k in range(3)], 1),
-    "an encoding for each": ([network(k, "periodic") for k in range(2)], 2),
+    "one encoding for all": ([network(k, ROWS, activation="silu") for k in range(3)], 1),
+    "an encoding for each": ([network(k, ROWS + k) for k in range(2)], 2),
     "two rotations": ([turned(k) for k in range(4)], 2),
-    "several kinds": ([network(0, "piecewise"), network(1), network(2, "piecewise"), network(3, hidden=(8,))], 3),
+    "several kinds": ([network(0, ROWS), network(1), network(2, ROWS), network(3, hidden=(8,))], 3),
 }
 
 
@@ -54,7 +54,7 @@ def test_the_mean_equals_that_of_the_modules(modules, stacks, monkeypatch):
 
 
 def test_float32_weights_take_rows_of_any_precision():
-    modules = [network(k, "piecewise").float() for k in range(2)]
+    modules = [network(k, ROWS).float() for k in range(2)]
     found = MeanPerceptron.of(modules, [1.0, 1.0])
     expected = sum(copy.deepcopy(module).double()(ROWS) for module in modules) / 2
     assert found.logits(ROWS).dtype == torch.float64

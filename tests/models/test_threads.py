@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from calibrant.models.functional.global_state import share_out, single_operations
+from calibrant.models.functional.global_state import share_out
 
 
 @pytest.fixture(autouse=True)
@@ -43,27 +43,20 @@ def test_one_thread_or_one_part_needs_no_other_threads(count):
 
 def test_errors_are_raised_and_the_number_is_restored():
     def work(parts):
-        raise ValueError(f"part {next(parts)}")
+        raise ValueError(f"part {parts[0]}")
 
     with pytest.raises(ValueError, match="part"):
         share_out(work, range(10))
     assert torch.get_num_threads() == 3
 
 
-def test_callers_together_restore_the_number_of_the_first():
-    """The second caller is a new thread, which starts while the number is 1, and ends last."""
-    inside, leave = threading.Event(), threading.Event()
+def test_callers_together_take_turns_and_restore_the_number():
+    numbers = []
 
-    def second():
-        with single_operations():
-            inside.set()
-            leave.wait(timeout=60)
-        return torch.get_num_threads()
+    def work(parts):
+        numbers.append(torch.get_num_threads())
 
-    with ThreadPoolExecutor(1) as pool:
-        with single_operations():
-            other = pool.submit(second)
-            assert inside.wait(timeout=60)
-        leave.set()
-        assert other.result() == 3
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: share_out(work, range(6)), range(8)))
+    assert set(numbers) == {1}
     assert torch.get_num_threads() == 3

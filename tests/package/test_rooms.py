@@ -38,8 +38,8 @@ ROOMS = LEAVES | {
 CEILINGS = {
     "": 100,
     "base": 750,
-    "bilevel": 5_350,
-    "cli": 600,
+    "bilevel": 5_100,
+    "cli": 550,
     "data": 2_900,
     "estimators": 1_550,
     "export": 400,
@@ -50,10 +50,10 @@ CEILINGS = {
     "models": 1_300,
     "plots": 700,
     "pool": 950,
-    "posthoc": 1_500,
+    "posthoc": 1_300,
     "report": 2_050,
     "selective": 850,
-    "tables": 1_350,
+    "tables": 1_200,
 }
 """Lines of code per room, without docstrings, comments and blank lines; "" is the package's face.
 
@@ -118,7 +118,6 @@ LATE = {
     "calibrant.data.streams.streams": {"calibrant.data.streams.loaders"},
     "calibrant.estimators.base": {"calibrant.estimators.persistence"},
     "calibrant.metrics.streaming": {"calibrant.metrics.torchmetrics"},
-    "calibrant.posthoc.registry": {"calibrant.posthoc.auto"},
     "calibrant.report.evaluation.result": {"calibrant.report.evaluation.page"},
 }
 """Imports inside functions that close a circle. There may only be fewer."""

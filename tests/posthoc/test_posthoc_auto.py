@@ -17,7 +17,7 @@ from calibrant.posthoc import (
     load_calibrator,
     save_calibrator,
 )
-from calibrant.posthoc._comparison import Row, choose, difference
+from calibrant.posthoc.auto import Row, choose, difference
 
 QUICK = ("temperature", "platt", "vector", "isotonic", "isotonic-confidence", "histogram")
 
@@ -234,5 +234,5 @@ def test_auto_is_a_name():
     made = make_calibrator("auto", folds=3, from_probs=True)
     assert isinstance(made, Auto)
     assert (made.folds, made.from_probs) == (3, True)
-    with pytest.raises(ValueError, match="must be one of auto, temperature"):
+    with pytest.raises(ValueError, match="must be one of 'auto', 'temperature'"):
         make_calibrator("best")

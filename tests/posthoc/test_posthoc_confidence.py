@@ -37,7 +37,7 @@ def test_a_confidence_is_calibrated_without_a_floor(name, tmp_path):
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_calibrators_that_keep_the_side_of_one_half_are_refused(name):
-    with pytest.raises(ValueError, match=f"^{name} cannot calibrate a confidence.*isotonic-confidence, vector"):
+    with pytest.raises(ValueError, match=f"^{name} cannot calibrate a confidence.*isotonic-confidence, platt"):
         confidence_calibrator(name)
     with pytest.raises(ValueError, match=f"^{name} cannot"):
         confidence_calibrator("auto", candidates=[name])
@@ -47,5 +47,5 @@ def test_auto_compares_the_others_without_a_second_stage():
     auto = confidence_calibrator("auto")
     assert isinstance(auto, Auto)
     assert not {*REFUSED, "isotonic-confidence"} & set(auto.candidates)
-    with pytest.raises(ValueError, match="name must be one of auto"):
+    with pytest.raises(ValueError, match="name must be one of 'auto'"):
         confidence_calibrator("magic")

@@ -1,29 +1,22 @@
-"""Tests of isotonic maps, bins, polynomials and the neural calibrator, against exact cases and other solvers."""
+"""Tests of isotonic maps, bins and the neural calibrator, against exact cases and scikit-learn."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 from posthoc_cases import log_loss, overconfident
-from scipy.optimize import minimize
-from scipy.special import betaln, expit, softmax
 from sklearn.isotonic import IsotonicRegression
 
 from calibrant.posthoc import (
-    BBQ,
     HistogramBinning,
     Isotonic,
     IsotonicConfidence,
     NeuralCalibrator,
     OrderPreservingIsotonic,
-    Platt,
-    ScalingBinning,
-    ShapeRestrictedPolynomial,
     Temperature,
 )
 from calibrant.posthoc.binning import equal_mass_edges
 from calibrant.posthoc.isotonic import fit_isotonic
-from calibrant.posthoc.polynomial import bernstein, fit_monotone_polynomial
 
 
 def binary(odds):
@@ -85,85 +78,6 @@ def test_histogram_by_hand():
     np.testing.assert_allclose(plain.predict_proba(edge)[:, 1], [0.5, 0.5, 1], err_msg="bins are (lo, hi]")
 
 
-def test_bbq_is_the_evidence_weighted_average():
-    rng = np.random.default_rng(0)
-    odds = 2 * rng.normal(size=60)
-    labels = (rng.random(60) < expit(odds / 2)).astype(int)
-    q = expit(odds)
-    total, evidence = np.zeros(60), []
-    for size in range(1, int(np.ceil(10 * np.cbrt(60))) + 1):
-        edges = equal_mass_edges(q, np.ones(60), size)
-        ends = np.concatenate([[0], edges, [1]])
-        where = np.searchsorted(edges, q)
-        score, values = 0.0, np.zeros(len(ends) - 1)
-        for b in range(len(ends) - 1):
-            n, m = (where == b).sum(), labels[where == b].sum()
-            centre, strength = (ends[b] + ends[b + 1]) / 2, 2 / (len(ends) - 1)
-            alpha, beta = strength * centre, strength * (1 - centre)
-            score += betaln(m + alpha, n - m + beta) - betaln(alpha, beta)
-            values[b] = (m + alpha) / (n + strength)
-        evidence.append((score, values[where]))
-    weights = softmax([score for score, _ in evidence])
-    total = sum(w * v for w, (_, v) in zip(weights, evidence, strict=True))
-    np.testing.assert_allclose(BBQ().fit(binary(odds), labels).predict_proba(binary(odds))[:, 1], total, atol=1e-9)
-
-
-def test_scaling_binning_averages_the_scaled_probabilities():
-    logits, labels = overconfident(600, 2)
-    scaled = Platt().fit(logits, labels).predict_proba(logits)[:, 1]
-    binned = ScalingBinning(bins=7).fit(logits, labels).predict_proba(logits)[:, 1]
-    assert len(np.unique(binned)) == 7
-    for value in np.unique(binned):
-        assert scaled[binned == value].mean() == pytest.approx(value, rel=1e-9)
-    split = ScalingBinning(bins=7, split=True).fit(logits, labels)
-    assert len(np.unique(split.predict_proba(logits)[:, 1])) <= 7
-    with pytest.raises(ValueError, match="at least three"):
-        ScalingBinning(split=True).fit(logits[:2], labels[:2])
-
-
-def test_the_polynomial_solves_its_quadratic_program():
-    rng = np.random.default_rng(0)
-    x = rng.random(300)
-    y = (rng.random(300) < np.clip(2 * x - 0.5, 0, 1)).astype(float)
-    degree = 4
-    found = fit_monotone_polynomial(x, y, np.ones(300), degree)
-    assert (np.diff(found) >= 0).all()
-    margin = 1 / 602
-    # The same problem by a general solver, with monotonicity required on a grid.
-    grid = np.linspace(0, 1, 400)
-    on_grid = np.diff(bernstein(grid, degree), axis=0)
-    identity = np.linspace(0, 1, degree + 1)
-
-    def loss(c):
-        return ((bernstein(x, degree) @ c - y) ** 2).sum() + 0.01 * ((c - identity) ** 2).sum()
-
-    reference = minimize(
-        loss,
-        np.linspace(0.1, 0.9, degree + 1),
-        method="SLSQP",
-        constraints=[
-            {"type": "ineq", "fun": lambda c: on_grid @ c},
-            {"type": "ineq", "fun": lambda c: [c[0] - margin, 1 - margin - c[-1]]},
-        ],
-        options={"ftol": 1e-12, "maxiter": 500},
-    )
-    ours = ((bernstein(x, 4 * degree) @ found - y) ** 2).sum()
-    theirs = ((bernstein(x, degree) @ reference.x - y) ** 2).sum()
-    assert ours == pytest.approx(theirs, rel=2e-3)
-
-
-def test_the_polynomial_is_monotone_and_finds_a_monotone_cubic():
-    rng = np.random.default_rng(0)
-    q = rng.random(40_000)
-    truth = 0.1 + 0.8 * q**3
-    labels = (rng.random(len(q)) < truth).astype(int)
-    calibrator = ShapeRestrictedPolynomial(degree=3, from_probs=True).fit(np.column_stack([1 - q, q]), labels)
-    line = np.linspace(0, 1, 1001)
-    fitted = calibrator.predict_proba(np.column_stack([1 - line, line]))[:, 1]
-    assert (np.diff(fitted) >= -1e-14).all()
-    np.testing.assert_allclose(fitted, 0.1 + 0.8 * line**3, atol=0.03)
-
-
 def test_the_neural_calibrator_starts_at_temperature_scaling_and_learns_more():
     logits, labels = overconfident(1500, 4)
     untrained = NeuralCalibrator(max_steps=0).fit(logits, labels)
@@ -186,8 +100,6 @@ def test_the_neural_calibrator_starts_at_temperature_scaling_and_learns_more():
         (HistogramBinning(bins=2.5), "whole number"),
         (HistogramBinning(scheme="log"), "mass"),
         (HistogramBinning(prior=-1), "0 or above"),
-        (ScalingBinning(bins=0), "whole number"),
-        (ShapeRestrictedPolynomial(degree=0), "whole number"),
         (NeuralCalibrator(hidden=0), "at least 1"),
     ],
 )

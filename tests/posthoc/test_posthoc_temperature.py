@@ -11,7 +11,7 @@ from scipy.special import log_softmax, softmax
 from sklearn.exceptions import ConvergenceWarning
 
 from calibrant.posthoc import AttendedTemperature, EnsembleTemperature, Temperature
-from calibrant.posthoc._odds import log_complement, log_odds
+from calibrant.posthoc._base import log_complement, log_odds
 from calibrant.posthoc.temperature import fit_temperature
 
 

@@ -7,7 +7,9 @@ pytest.importorskip("pandas")
 import pandas as pd
 
 from calibrant.report.evaluation import numbers
-from calibrant.tables import methods
+from calibrant.tables import Order, methods, train
+from calibrant.tables.read import read
+from calibrant.tables.split import split
 from tests.eager import train_eagerly
 
 QUICK = {"epochs": 3, "folds": 2, "repeats": 1, "members": ("network",), "hidden_layer_sizes": (8,), "embedding": None}
@@ -47,6 +49,12 @@ def churn(n=240, seed=0):
     return table.sample(frac=1, random_state=seed).reset_index(drop=True)
 
 
+def parts_of(path, target="left?", **options):
+    """The parts of a table, with the options of an order."""
+    order = Order(path, target, "out", **options)
+    return split(read(order), order)
+
+
 @pytest.fixture
 def table(tmp_path):
     path = tmp_path / "churn.csv"
@@ -57,8 +65,6 @@ def table(tmp_path):
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory):
     """A folder with the five files, and the table that they come from."""
-    from calibrant.tables import Order, train
-
     folder = tmp_path_factory.mktemp("trained")
     path = folder / "churn.csv"
     churn().to_csv(path, index=False)

@@ -7,10 +7,10 @@ from sklearn import datasets
 pytest.importorskip("pandas")
 
 from calibrant.tables import Order
-from calibrant.tables.describing import describe
-from calibrant.tables.grouping import case_column, label_agreement, names_case, repeated_cases
-from calibrant.tables.parts import TableParts
-from calibrant.tables.reading import Labelled
+from calibrant.tables.cases import agreement, names_case, repeated_cases
+from calibrant.tables.describe import describe
+from calibrant.tables.read import Labelled
+from calibrant.tables.split import TableParts
 
 
 def described(table):
@@ -60,7 +60,7 @@ def test_rows_of_one_patient_are_found():
     labels = table.columns["patient_id"] % 2
     by_labels = Labelled("t.csv", "y", patient, labels, table.numbers)
     assert list(repeated_cases(by_labels)) == ["patient_id"]
-    (note,) = (note for note in described(table).warnings if "--groups" in note)
+    (note,) = (note for note in described(table).notes if "--groups" in note)
     assert "in 300 rows, and rows of one value are alike" in note
     assert "keep them together with --groups patient_id;" in note
 
@@ -88,7 +88,7 @@ def test_no_hint_for_other_columns_or_if_groups_are_given():
     age = {"customer_age": table.columns["patient_id"], "sex": table.columns["sex"]}
     assert not repeated_cases(Labelled("t.csv", "y", age, table.labels, table.numbers))
     grouped = Labelled("t.csv", "y", table.columns, table.labels, table.numbers, table.columns["sex"])
-    assert not [note for note in described(grouped).warnings if "--groups" in note]
+    assert not [note for note in described(grouped).notes if "--groups" in note]
 
 
 def devices(name="device", n=300, many=60, noise=0.05, seed=0, form=str):
@@ -118,14 +118,14 @@ def test_columns_with_other_names_are_found_by_their_structure(name, form):
     table = devices(name, form=FORMS[form])
     assert not names_case(name)
     assert repeated_cases(table) == {name: len(set(table.columns[name].tolist()))}
-    (note,) = (note for note in described(table).warnings if "--groups" in note)
+    (note,) = (note for note in described(table).notes if "--groups" in note)
     assert f"Column {name!r} has " in note
 
 
 def test_one_column_is_named_and_not_as_a_leak_too():
     table = devices(noise=0, form=FORMS["texts"])
     table.columns["place"] = np.array([f"p{v}" for v in table.columns["device"]], dtype=object)
-    warnings = described(table).warnings
+    warnings = described(table).notes
     assert len([note for note in warnings if "--groups" in note]) == 1
     assert not [note for note in warnings if "'device' alone determines" in note]
 
@@ -156,7 +156,7 @@ def test_a_time_that_ends_for_most_rows_names_no_cases():
     labels = (rng.random(n) < 0.3).astype(int)
     week = np.where(labels == 1, rng.integers(1, 52, n), 52)  # the event, or else the end of the study
     columns = {"week": week, "x": rng.normal(size=n)}
-    assert case_column(Labelled("t.csv", "y", columns, labels, np.arange(n) + 1)) is None
+    assert not repeated_cases(Labelled("t.csv", "y", columns, labels, np.arange(n) + 1))
 
 
 def test_copies_of_rows_are_no_cases():
@@ -164,9 +164,9 @@ def test_copies_of_rows_are_no_cases():
     rows = np.repeat(np.arange(80), 5)
     income, labels = rng.choice(10_000, 80, replace=False), rng.integers(0, 2, 80)
     table = Labelled("t.csv", "y", {"income": income[rows], "x": rng.normal(size=80)[rows]}, labels[rows], rows + 1)
-    assert case_column(table) is None
+    assert not repeated_cases(table)
     other = {**table.columns, "x": rng.normal(size=400)}  # now the rows of one income differ
-    assert case_column(Labelled("t.csv", "y", other, table.labels, rows + 1)) == "income"
+    assert list(repeated_cases(Labelled("t.csv", "y", other, table.labels, rows + 1))) == ["income"]
 
 
 @pytest.mark.parametrize("load", ["load_iris", "load_wine", "load_breast_cancer", "load_digits"])
@@ -179,9 +179,9 @@ def test_no_hint_for_tables_of_scikit_learn(load):
 def test_the_agreement_of_labels():
     groups = np.repeat(np.arange(40), 5)
     own = np.random.default_rng(0).integers(0, 2, 40)[groups]
-    assert label_agreement(groups, own, False) == label_agreement(groups, groups * 0 + own, False) == 1
-    assert label_agreement(groups, np.arange(200) % 2, False) == 0
-    assert label_agreement(groups, (groups > 20).astype(int), False) == 1
-    assert label_agreement(groups, (groups > 20).astype(int), True) == 0  # neighbours agree as well
-    assert label_agreement(groups, own * 0, True) == 0
-    assert label_agreement(np.arange(200), own, False) == 0
+    assert agreement(groups, own) == agreement(groups, groups * 0 + own) == 1
+    assert agreement(groups, np.arange(200) % 2) == 0
+    assert agreement(groups, (groups > 20).astype(int)) == 1
+    assert agreement(groups, (groups > 20).astype(int), ordered=True) == 0  # neighbours agree as well
+    assert agreement(groups, own * 0, ordered=True) == 0
+    assert agreement(np.arange(200), own) == 0

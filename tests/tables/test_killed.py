@@ -118,7 +118,7 @@ def test_an_earlier_result_is_not_mixed_with_a_killed_one(quick, tmp_path, monke
     other, before = replace(first, seed=1), content(first.out)
 
     def before_the_move():
-        kill_at(monkeypatch, results, "write_suspects")
+        kill_at(monkeypatch, results, "write_text_whole")
         train(other)
 
     killed_child(before_the_move)

@@ -9,11 +9,8 @@ import pytest
 
 pytest.importorskip("typer")
 
-from calibrant.data.columns import Notation
 from calibrant.tables import load_model, predict
-from calibrant.tables.parts import divide
-from calibrant.tables.reading import read_labelled
-from tests.tables.conftest import churn
+from tests.tables.conftest import churn, parts_of
 from tests.tables.test_train import invoke, refused
 
 LATER = pd.date_range("2021-01-01", periods=120).strftime("%Y-%m-%d")
@@ -42,30 +39,29 @@ def test_groups_shared_with_a_test_file(quick, files, tmp_path):
 
 def test_groups_of_other_files_may_be_new_or_unknown(files, tmp_path):
     old, new = files
-    table = read_labelled(old, "left?", groups="customer")
     source = pd.read_csv(new)
     source.assign(customer=1000 + np.arange(120)).to_csv(tmp_path / "others.csv", index=False)
     source.drop(columns="customer").to_csv(tmp_path / "none.csv", index=False)
     source.assign(customer=7777).to_csv(tmp_path / "one.csv", index=False)
-    assert divide(table, test=tmp_path / "others.csv").notes == ()
-    assert divide(table, test=tmp_path / "one.csv").notes == ()
-    (note,) = divide(table, test=tmp_path / "none.csv").notes
+    assert parts_of(old, groups="customer", test=tmp_path / "others.csv").notes == ()
+    assert parts_of(old, groups="customer", test=tmp_path / "one.csv").notes == ()
+    (note,) = parts_of(old, groups="customer", test=tmp_path / "none.csv").notes
     assert "none.csv has no column 'customer'" in note
-    (note,) = divide(table, val=tmp_path / "none.csv", test=tmp_path / "others.csv").notes
+    (note,) = parts_of(old, groups="customer", val=tmp_path / "none.csv", test=tmp_path / "others.csv").notes
     assert "none.csv has no column 'customer'" in note
-    (note,) = divide(table, val=new, test=tmp_path / "others.csv").notes
+    (note,) = parts_of(old, groups="customer", val=new, test=tmp_path / "others.csv").notes
     assert "50 of 60 groups ('customer') of the val part" in note
     with pytest.raises(ValueError, match=r"60 of 60 groups .* of the test part"):
-        divide(table, val=new, test=new)
+        parts_of(old, groups="customer", val=new, test=new)
     with pytest.raises(ValueError, match=r"groups .* of the test part"):  # of the validation file
-        divide(table, val=new)
+        parts_of(old, groups="customer", val=new)
 
 
 def test_copies_of_training_rows_in_a_test_file(files, tmp_path):
     old, new = files
     mixed = pd.concat([pd.read_csv(new, dtype=str), pd.read_csv(old, dtype=str).head(30)])
     mixed.to_csv(tmp_path / "mixed.csv", index=False)
-    (note,) = divide(read_labelled(old, "left?"), test=tmp_path / "mixed.csv").notes
+    (note,) = parts_of(old, test=tmp_path / "mixed.csv").notes
     assert note.startswith("30 of 150 test rows are exact copies of training rows")
 
 
@@ -77,23 +73,21 @@ def test_the_newest_rows_are_the_test_part(kind, tmp_path):
     written = {"days first": days.dt.strftime("%d.%m.%Y"), "parquet": days, "numbers": (days - days.min()).dt.days / 7}
     source = source.assign(since=written.get(kind, source["since"]))
     (source.to_parquet if kind == "parquet" else source.to_csv)(path, index=False)
-    notation = Notation(dates="%d.%m.%Y" if kind == "days first" else ())
-    table = read_labelled(path, "left?", time="since", notation=notation)
-    assert "since" not in table.columns
-    parts = divide(table, test=0.25, val=0.1, seed=3)
+    dates = "%d.%m.%Y" if kind == "days first" else ()
+    parts = parts_of(path, time="since", dates=dates, test=0.25, val=0.1, seed=3)
+    assert "since" not in parts.train.columns
     order = np.argsort(days.to_numpy())
     assert set(parts.test.numbers - 1) == set(order[-60:])
-    assert set(parts.val.numbers - 1) == set(order[-84:-60])
+    assert {*(parts.val.numbers - 1), *(parts.aside.numbers - 1)} == set(order[-84:-60])
     start = "25.714" if kind == "numbers" else "2020-06-29"
     assert any(f"the newest 60 rows: from {start}" in note for note in parts.notes)
 
 
 def test_rows_of_one_time_stay_together(tmp_path):
     churn(240).assign(year=2000 + np.arange(240) // 100).to_csv(tmp_path / "t.csv", index=False)
-    table = read_labelled(tmp_path / "t.csv", "left?", time="year")
     for share, rows in ((0.05, 40), (0.2, 40), (0.5, 140), (0.9, 140)):
-        assert len(divide(table, test=share).test) == rows
-    notes = divide(table, test=0.05).notes
+        assert len(parts_of(tmp_path / "t.csv", time="year", test=share).test) == rows
+    notes = parts_of(tmp_path / "t.csv", time="year", test=0.05).notes
     assert any(
         "has 40 rows of 240, not about 12, because rows of one time stay together. Try another" in n for n in notes
     )
@@ -167,6 +161,6 @@ def test_left_out_columns_of_a_test_file_are_not_read(tmp_path):
     source.to_csv(tmp_path / "t.csv", index=False)
     source.head(40).assign(note="none", visits="many").to_csv(tmp_path / "test.csv", index=False)
     with pytest.raises(ValueError, match=r"'visits' of test\.csv must hold numbers, as in .*; got 'many' in row 1\."):
-        divide(read_labelled(tmp_path / "t.csv", "left?", drop=["note"]), test=tmp_path / "test.csv")
-    parts = divide(read_labelled(tmp_path / "t.csv", "left?", drop=["note", "visits"]), test=tmp_path / "test.csv")
+        parts_of(tmp_path / "t.csv", drop=["note"], test=tmp_path / "test.csv")
+    parts = parts_of(tmp_path / "t.csv", drop=["note", "visits"], test=tmp_path / "test.csv")
     assert len(parts.test) == 40

@@ -19,12 +19,12 @@ from calibrant import evaluate
 from calibrant.base.locks import try_lock
 from calibrant.base.words import count, duration, listed
 from calibrant.cli import commands
+from calibrant.data import TableEncoder
+from calibrant.data.columns.encoder import EncodedTable
 from calibrant.tables import Order, load_model, train
 from calibrant.tables.methods import find_method
-from calibrant.tables.parts import divide
-from calibrant.tables.reading import read_labelled
 from calibrant.tables.results import doubtful
-from tests.tables.conftest import churn
+from tests.tables.conftest import churn, parts_of
 
 FILES = {"model.calibrant", "metrics.json", "predictions.csv", "suspects.csv", "report.html"}
 
@@ -107,6 +107,20 @@ def test_the_file_has_encoder_classifier_and_rule(trained):
     assert model.features == ["spent (€)", "plan", "post code", "since", "visits"]
 
 
+def test_a_classifier_takes_rows_that_are_encoded_already(quick):
+    frame, new = churn(120), churn(30, seed=1).drop(columns="left?")
+    labels = frame.pop("left?")
+    encoder = TableEncoder(output="sparse").fit(frame)
+    make = find_method("self-calibrated").make
+    plain = make(random_state=0).fit(frame, labels)
+    encoded = make(random_state=0).fit(EncodedTable(encoder.transform(frame), encoder), labels)
+    assert encoded.encoder_ is encoder
+    assert list(encoded.feature_names_in_) == [name for name in frame if name != "always"]
+    expected = plain.predict_proba(new)
+    np.testing.assert_array_equal(encoded.predict_proba(new[encoded.feature_names_in_]), expected)
+    np.testing.assert_array_equal(encoded.predict_proba(EncodedTable(encoder.transform(new), encoder)), expected)
+
+
 def test_on_the_command_line(quick, table, tmp_path):
     done = invoke(
         "train", table, "--target", "left?", "--out", tmp_path / "out", "--drop", "since", "always", "--no-rows"
@@ -163,34 +177,32 @@ def test_groups_and_copies_stay_in_one_part(tmp_path):
     source["patient"] = np.arange(300) // 3
     source = pd.concat([source, source.iloc[:40].assign(patient=np.arange(40) + 1000)])
     source.to_csv(tmp_path / "t.csv", index=False)
-    table = read_labelled(tmp_path / "t.csv", "left?", groups="patient")
-    assert "patient" not in table.columns
-    parts = divide(table, val=0.2, test=0.25, seed=3)
-    groups = [set(p.groups) for p in (parts.train, parts.val, parts.test)]
-    assert not groups[0] & groups[1]
-    assert not groups[0] & groups[2]
-    assert not groups[1] & groups[2]
-    place = {int(number): k for k, p in enumerate((parts.train, parts.val, parts.test)) for number in p.numbers}
-    assert all(place[k + 1] == place[k + 301] for k in range(40))
-    assert 0.15 < len(parts.test) / len(table) < 0.35
+    parts = parts_of(tmp_path / "t.csv", groups="patient", val=0.2, test=0.25, seed=3)
+    assert "patient" not in parts.train.columns
+    groups = [set(part.groups) for part in parts.each.values()]
+    assert sum(map(len, groups)) == len(set.union(*groups))
+    held_out = {
+        int(number): "val" if name == "aside" else name for name, p in parts.each.items() for number in p.numbers
+    }
+    assert all(held_out[k + 1] == held_out[k + 301] for k in range(40))
+    assert 0.15 < len(parts.test) / 340 < 0.35
 
 
 def test_filtered_row_numbers_are_no_input_and_may_be_dropped(tmp_path):
     source = churn(60).sample(frac=0.5, random_state=0)
     pd.concat([source, source.rename(lambda number: number + 100)]).to_csv(tmp_path / "t.csv")
-    table = read_labelled(tmp_path / "t.csv", "left?")
-    assert list(table.columns) == [name for name in source if name != "left?"]
-    copies = divide(table, test=0.3, seed=0).notes
-    assert any("row numbers" in note for note in copies)
-    assert any("30 rows repeat another one exactly" in note for note in copies)
-    dropped = read_labelled(tmp_path / "t.csv", "left?", drop=["Unnamed: 0"])
-    assert list(dropped.columns) == list(table.columns)
-    assert not dropped.remarks
+    parts = parts_of(tmp_path / "t.csv", test=0.3)
+    assert list(parts.train.columns) == [name for name in source if name != "left?"]
+    assert any("row numbers" in note for note in parts.notes)
+    assert any("30 rows repeat another one exactly" in note for note in parts.notes)
+    dropped = parts_of(tmp_path / "t.csv", test=0.3, drop=["Unnamed: 0"])
+    assert list(dropped.train.columns) == list(parts.train.columns)
+    assert not any("row numbers" in note for note in dropped.notes)
 
 
 def test_one_copy_is_told_in_the_singular(tmp_path):
     pd.concat([churn(60), churn(60).iloc[:1]]).to_csv(tmp_path / "t.csv", index=False)
-    notes = divide(read_labelled(tmp_path / "t.csv", "left?"), test=0.3, seed=0).notes
+    notes = parts_of(tmp_path / "t.csv", test=0.3).notes
     assert any(note.startswith("1 row repeats another one exactly") for note in notes)
 
 
@@ -199,9 +211,8 @@ def test_a_class_of_one_group_is_trained_on(tmp_path):
     source["site"] = np.arange(60) % 6
     source.loc[source["site"] == 2, "left?"] = "maybe"
     source.to_csv(tmp_path / "t.csv", index=False)
-    table = read_labelled(tmp_path / "t.csv", "left?", groups="site")
     for seed in range(8):
-        parts = divide(table, test=0.3, seed=seed)
+        parts = parts_of(tmp_path / "t.csv", groups="site", test=0.3, seed=seed)
         assert "maybe" in parts.train.classes
         assert not set(parts.train.groups) & set(parts.test.groups)
 
@@ -210,7 +221,7 @@ def test_a_class_of_one_group_is_trained_on(tmp_path):
     ("sizes", "classes", "sentence"),
     [
         ([195, 3, 2], "???", "The test part has .* of 200, not about 40, because groups .* there are only 3"),
-        ([50] * 4, "pqpq", "The test part has one class only, '[pq]', so it cannot show"),
+        ([50] * 4, "pqpq", "The test part has no row of [pq], so it does not show how well"),
         ([20] * 10, "r?????????", "The test part has no row of r"),
     ],
 )
@@ -220,14 +231,14 @@ def test_parts_that_groups_leave_poor_are_noted(sizes, classes, sentence, tmp_pa
     labels = np.where(labels == "?", np.array(["p", "q"])[np.arange(200) % 2], labels)
     pd.DataFrame({"x": np.sin(np.arange(200)), "site": groups, "y": labels}).to_csv(tmp_path / "t.csv", index=False)
     for seed in range(4):
-        parts = divide(read_labelled(tmp_path / "t.csv", "y", groups="site"), seed=seed)
+        parts = parts_of(tmp_path / "t.csv", "y", groups="site", seed=seed)
         assert re.search(sentence, " ".join(parts.notes))
 
 
 def test_parts_of_many_groups_are_not_noted(tmp_path):
     source = churn(300).assign(patient=np.arange(300) // 3)
     source.to_csv(tmp_path / "t.csv", index=False)
-    assert divide(read_labelled(tmp_path / "t.csv", "left?", groups="patient"), val=0.2).notes == ()
+    assert parts_of(tmp_path / "t.csv", groups="patient", val=0.2).notes == ()
 
 
 def test_a_test_part_of_one_class_is_judged(quick, tmp_path):
@@ -236,7 +247,7 @@ def test_a_test_part_of_one_class_is_judged(quick, tmp_path):
     source.to_csv(tmp_path / "t.csv", index=False)
     done = invoke("train", tmp_path / "t.csv", "--target", "y", "--groups", "site", "--out", tmp_path / "out")
     assert done.exit_code == 0, done.output
-    assert "The test part has one class only" in done.stderr + done.stdout
+    assert "The test part has no row of" in done.stderr + done.stdout
 
 
 def test_the_example_in_the_docs_runs(quick, tmp_path, monkeypatch):
@@ -362,7 +373,7 @@ BAD = {
         [],
         "Empty, NA, None and ? count as missing; give a class with such a name another one",
     ),
-    "a quantity": (lambda t: t, ["--target", "spent (€)"], "numbers with fractions"),
+    "a quantity": (lambda t: t, ["--target", "spent (€)"], "values that are not whole numbers"),
     "a count": (lambda t: t.assign(n=np.arange(240) * 3), ["--target", "n"], "240 different values in 240 rows"),
     "free text": (lambda t: t.assign(n=[f"t{k}" for k in range(240)]), ["--target", "n"], "names or free text"),
     "no features": (lambda t: t[["left?"]], [], "no column besides 'left?'"),

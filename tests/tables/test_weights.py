@@ -10,9 +10,7 @@ pytest.importorskip("typer")
 
 from calibrant import evaluate
 from calibrant.tables import Order, load_model, predict, train
-from calibrant.tables.parts import divide
-from calibrant.tables.reading import read_labelled
-from tests.tables.conftest import churn
+from tests.tables.conftest import churn, parts_of
 from tests.tables.test_train import invoke, refused
 
 FIRST = np.arange(240) < 200
@@ -31,7 +29,7 @@ def weighted(tmp_path):
 def test_weights_count_in_training_calibration_and_scores(quick, weighted, tmp_path):
     result = train(Order(weighted, "left?", tmp_path / "out", weight="people", drop=("since",)))
     source = pd.read_csv(weighted)[FIRST].reset_index(drop=True)
-    parts = divide(read_labelled(weighted, "left?", weight="people", drop=["since"]))
+    parts = parts_of(weighted, weight="people", drop=["since"])
     inputs = source.drop(columns=["left?", "people", "since", "always"])
     rows, test = parts.train.numbers - 1, parts.test.numbers - 1
     own = result.model.classifier

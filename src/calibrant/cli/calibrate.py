@@ -9,10 +9,11 @@ import typer
 
 from calibrant.cli.evaluate import AsJson, AsLogits, Columns, Labels, Positive
 from calibrant.cli.options import Decimal, Encoding
-from calibrant.cli.shell import file_argument, notes_printed, print_json
+from calibrant.cli.shell import file_argument, notes_printed, options_for, print_json
 
 
 def calibrate(
+    ctx: typer.Context,
     predictions: Annotated[Path, file_argument("PREDICTIONS", "File of predictions with labels.")],
     out: Annotated[Path, typer.Option(help="Write the calibrator to this file.", readable=False, show_default=False)],
     method: Annotated[
@@ -46,9 +47,7 @@ def calibrate(
 
     check_calibrator(method, "--method")
     with notes_printed():
-        file = read_predictions(
-            predictions, labels=labels, columns=columns or (), logits=logits, decimal=decimal, encoding=encoding
-        )
+        file = read_predictions(predictions, **options_for(read_predictions, ctx))
     with whole_file(out) as unfinished:
         calibrator = fit_file(file, method, positive)
         save_calibrator(calibrator, unfinished)
@@ -65,6 +64,7 @@ def calibrate(
 
 
 def apply(
+    ctx: typer.Context,
     calibrator: Annotated[Path, file_argument("CALIBRATOR", "File written by `calibrant calibrate`.")],
     predictions: Annotated[Path, file_argument("PREDICTIONS", "File of predictions.")],
     out: Annotated[
@@ -91,14 +91,7 @@ def apply(
 
     fitted = load_calibrator(calibrator)
     with notes_printed():
-        file = read_predictions(
-            predictions,
-            columns=columns or (),
-            logits=logits,
-            need_labels=False,
-            decimal=decimal,
-            encoding=encoding,
-        )
+        file = read_predictions(predictions, need_labels=False, **options_for(read_predictions, ctx))
     apply_file(fitted, file, out)
     if as_json:
         print_json({"rows": len(file), "file": str(out)})

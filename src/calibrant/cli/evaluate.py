@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from calibrant.cli.options import Decimal, Encoding
-from calibrant.cli.shell import file_argument, notes_printed, print_json
+from calibrant.cli.shell import file_argument, notes_printed, options_for, print_json
 
 Files = Annotated[list[Path], file_argument("PREDICTIONS", "Files of predictions: CSV, TSV, Parquet, npz or npy.")]
 Labels = Annotated[
@@ -25,6 +25,7 @@ Positive = Annotated[str | None, typer.Option(help="For a single score column: t
 
 
 def evaluate(
+    ctx: typer.Context,
     predictions: Files,
     labels: Labels = None,
     group: Annotated[str | None, typer.Option(help="Column with groups; each is evaluated separately.")] = None,
@@ -79,23 +80,9 @@ def evaluate(
     if recalibrate is not None:
         check_calibrator(recalibrate, "--recalibrate")
     with notes_printed():
-        files = [
-            read_predictions(
-                path,
-                labels=labels,
-                group=group,
-                weight=weight,
-                columns=columns or (),
-                logits=logits,
-                decimal=decimal,
-                encoding=encoding,
-            )
-            for path in predictions
-        ]
+        files = [read_predictions(path, **options_for(read_predictions, ctx)) for path in predictions]
     with notes_printed():
-        result, fitted = judge_files(
-            files, recalibrate=recalibrate, positive=positive, rows=rows, level=level, bins=bins, seed=seed
-        )
+        result, fitted = judge_files(files, level=level, bins=bins, **options_for(judge_files, ctx))
     choices = {name: calibrator.choice_ for name, calibrator in fitted.items() if hasattr(calibrator, "choice_")}
     if out is not None:  # before anything is printed, because the reader of standard output may stop reading
         card = {"predictions": ", ".join(path.name for path in predictions)}

@@ -10,10 +10,11 @@ from typing import Annotated
 
 import typer
 
-from calibrant.cli.shell import file_argument, print_json
+from calibrant.cli.shell import file_argument, options_for, print_json
 
 
 def predict(
+    ctx: typer.Context,
     model: Annotated[Path, file_argument("MODEL", "model.calibrant, written by `train`.")],
     table: Annotated[Path, file_argument("TABLE", "CSV, TSV or Parquet file.")],
     out: Annotated[
@@ -54,16 +55,8 @@ def predict(
     loaded = load_model(model)
     if out is None and isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8", errors="strict")  # as in a file, and no value is changed
-    summary = predict_table(
-        loaded,
-        table,
-        sys.stdout if out is None else out,
-        chunk=chunk,
-        set_coverage=set_coverage,
-        keep=keep or (),
-        score=score,
-        encoding=encoding,
-    )
+    target = sys.stdout if out is None else out
+    summary = predict_table(**options_for(predict_table, ctx) | {"model": loaded, "out": target})
     sys.stdout.flush()
     if as_json:
         print_json(summary.to_dict() | {"file": str(out)})

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from enum import Enum
 from typing import Any, TextIO
 
 import typer
@@ -118,6 +120,13 @@ def spread(args: Iterable[str], lists: Iterable[str], is_argument: Callable[[str
             waiting = False
             out.append(arg)
     return out[:-1]
+
+
+def options_for(function: Callable[..., Any], ctx: Any) -> dict[str, Any]:
+    """Return the options of a command that a function takes, by name; those without a value keep its default."""
+    names = inspect.signature(function).parameters
+    options = {name: value for name, value in ctx.params.items() if name in names and value is not None}
+    return {name: str(value) if isinstance(value, Enum) else value for name, value in options.items()}
 
 
 @contextmanager

@@ -10,10 +10,11 @@ import typer
 
 from calibrant.cli.evaluate import AsJson
 from calibrant.cli.options import Decimal, Device, Encoding, On, Thousands
-from calibrant.cli.shell import file_argument, print_json
+from calibrant.cli.shell import file_argument, options_for, print_json
 
 
 def train(
+    ctx: typer.Context,
     table: Annotated[Path, file_argument("TABLE", "CSV, TSV or Parquet file.")],
     target: Annotated[str, typer.Option(help="Column with the classes to predict.", show_default=False)],
     out: Annotated[Path, typer.Option(help="Folder for model, scores and report.", show_default=False)],
@@ -77,32 +78,9 @@ def train(
     from calibrant.base.words import duration
     from calibrant.tables import Order
     from calibrant.tables import train as train_on
-    from calibrant.tables.parts import share_or_file
     from calibrant.tables.results import doubtful
 
-    order = Order(
-        table,
-        target,
-        out,
-        method=method,
-        val=None if val is None else share_or_file(val, "--val"),
-        test=share_or_file(test, "--test"),
-        groups=groups,
-        test_overlap=test_overlap,
-        time=time,
-        weight=weight,
-        drop=tuple(drop or ()),
-        categorical=tuple(categorical or ()),
-        text=tuple(text or ()),
-        decimal=decimal,
-        thousands=thousands,
-        dates=tuple(dates or ()),
-        encoding=encoding,
-        risk=risk,
-        seed=seed,
-        device=device.value,
-        rows=rows,
-    )
+    order = Order(**options_for(Order, ctx))
     try:
         result = train_on(order, lambda line: typer.echo(line, err=True), show_progress=True)
     except KeyboardInterrupt:

@@ -16,7 +16,7 @@ from scipy import sparse
 from sklearn.preprocessing import normalize
 from sklearn.utils.extmath import randomized_svd
 
-from calibrant.data.columns import texts
+from calibrant.data.columns.values import texts
 
 MOST_TERMS = 10_000
 """The largest number of words, and of groups of letters, in a vocabulary: the most frequent ones."""

@@ -14,11 +14,11 @@ from calibrant.methods import Fitted, Mixture
 from calibrant.methods.blend import Blend
 from calibrant.methods.core.results import network_module
 from calibrant.methods.tabular import Rotated
-from calibrant.models.architectures.mlp import EmbeddingLayer, FromZero, Periodic, PiecewiseLinear
+from calibrant.models.architectures.mlp import EmbeddingLayer, FromZero, PiecewiseLinear
 
 _ROWS = 2048
 """Rows per forward pass; few enough that the values between layers stay in the cache."""
-_KNOWN = (nn.Sequential, nn.Linear, nn.ReLU, nn.SiLU, nn.Tanh, EmbeddingLayer, FromZero, Periodic, PiecewiseLinear)
+_KNOWN = (nn.Sequential, nn.Linear, nn.ReLU, nn.SiLU, nn.Tanh, EmbeddingLayer, FromZero, PiecewiseLinear)
 LAYERS: dict[str, type[nn.Module]] = {layer.__name__: layer for layer in _KNOWN}
 """The layers that a classifier's file may hold."""
 

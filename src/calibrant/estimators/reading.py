@@ -17,8 +17,8 @@ from torch import Tensor
 
 from calibrant.base.settings import shown
 from calibrant.base.warning import warn
-from calibrant.data import TableEncoder
 from calibrant.data.columns import is_missing
+from calibrant.data.columns.encoder import EncodedTable, TableEncoder
 from calibrant.data.columns.forms import check_names, column_names, readable
 from calibrant.data.columns.read import NAMELESS, numbers_rows
 from calibrant.data.projection import Projection, fit_projection
@@ -93,12 +93,16 @@ def read(estimator: Any, X: Any, *y: Any, reset: bool, wide: bool | None = None)
 
     All columns of a matrix are sparse if ``wide``; by default, if it is sparse and has more than ``WIDE`` columns.
     Missing values are NaN. A table with text, categories or dates is encoded by ``estimator.encoder_``, which is fitted
-    if ``reset`` and is None for numeric tables; categories become codes. ``reset`` also sets ``n_features_in_`` and
-    ``feature_names_in_``; without it, the columns must be those of the training table.
+    if ``reset`` and is None for numeric tables; categories become codes. An :class:`EncodedTable` brings its encoder.
+    ``reset`` also sets ``n_features_in_`` and ``feature_names_in_``; without it, the columns must be those of the
+    training table.
     """
+    encoded = isinstance(X, EncodedTable)
     X = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
-    X, y = _filled(as_table(X)), tuple(map(as_targets, y))
-    if reset:
+    X, y = X if encoded else _filled(as_table(X)), tuple(map(as_targets, y))
+    if reset and encoded:
+        X.describe(estimator)
+    elif reset:
         warn_of_row_numbers(X)
         text = estimator.text_columns
         estimator.encoder_ = TableEncoder(text=text, output="sparse") if len(text) or needs_encoder(X) else None
@@ -108,11 +112,12 @@ def read(estimator: Any, X: Any, *y: Any, reset: bool, wide: bool | None = None)
         matrix, *labels = checked if y else (checked,)
         inputs = inputs_of(matrix, wide)
     else:
-        X = X if hasattr(X, "columns") else np.asarray(X, dtype=object)
-        validate_data(estimator, X, *y, reset=reset, skip_check_array=True)
+        if not encoded:
+            X = X if hasattr(X, "columns") else np.asarray(X, dtype=object)
+            validate_data(estimator, X, *y, reset=reset, skip_check_array=True)
+        matrix = X.matrix if encoded else encoder.fit_transform(X) if reset else encoder.transform(X)
         labels = [_check_y(each, estimator=estimator) for each in y]
-        check_consistent_length(X, *labels)
-        matrix = encoder.fit_transform(X) if reset else encoder.transform(X)
+        check_consistent_length(matrix, *labels)
         inputs = inputs_of(matrix, table=len(encoder.scaling_.mean))
     return (inputs, *labels) if y else inputs
 
@@ -148,9 +153,8 @@ def needs_encoder(X: Any) -> bool:
         array = np.asarray(X)
     except ValueError:  # rows of unequal length: scikit-learn's checks explain it
         return False
-    if array.ndim != 2:
-        return False
-    return array.dtype.kind in "USMm" or (array.dtype.kind == "O" and any(isinstance(v, str) for v in array.flat))
+    holds_text = array.dtype.kind == "O" and any(isinstance(v, str) for v in array.flat)
+    return array.ndim == 2 and (holds_text or array.dtype.kind in "USMm")
 
 
 def as_table(X: Any) -> Any:

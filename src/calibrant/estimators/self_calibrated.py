@@ -63,12 +63,11 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
     batch_size : int, optional
         Default: the full batch up to 512 rows, else 256. With ``embedding=None``: the full batch up to 4,096 rows, else
         512.
-    embedding : {"piecewise", "periodic", "linear"} or None
+    embedding : {"piecewise", "linear"} or None
         How the networks of every second repeat embed the columns. The networks of the other repeats are plain
         perceptrons, and held-out labels set the weight of each kind. "piecewise" adds piecewise linear functions of
-        each column to the first layer, "periodic" adds sine waves of learned frequency, and "linear" adds nothing; with
-        at least 20 rows per column, all three learn an L2 factor for each column. With None, all networks are plain,
-        with one L2 strength per layer.
+        each column to the first layer, and "linear" adds nothing; with at least 20 rows per column, both learn an L2
+        factor for each column. With None, all networks are plain, with one L2 strength per layer.
     choose : float
         The share of the validation part that is kept for choosing between candidates.
     members : "auto" or sequence of {"network", "trees", "linear", "forest"}
@@ -168,7 +167,7 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
         last: int = SelfCalibrated.last,
         outer_learning_rate: float = SelfCalibrated.outer_learning_rate,
         batch_size: int | None = SelfCalibrated.batch_size,
-        embedding: Literal["piecewise", "periodic", "linear"] | None = SelfCalibrated.embedding,
+        embedding: Literal["piecewise", "linear"] | None = SelfCalibrated.embedding,
         choose: float = SelfCalibrated.choose,
         members: Sequence[str] | Literal["auto"] = MEMBERS,
         refit: bool = SelfCalibrated.refit,

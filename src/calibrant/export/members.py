@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import numpy as np
@@ -12,7 +11,7 @@ from calibrant.data.scaling import Scaling
 from calibrant.export.graph import Graph
 from calibrant.methods import Mixture
 from calibrant.methods.blend import Blend
-from calibrant.models.architectures.mlp import EmbeddingLayer, Periodic, PiecewiseLinear
+from calibrant.models.architectures.mlp import EmbeddingLayer, PiecewiseLinear
 from calibrant.pool.pool import FLOOR
 
 
@@ -101,11 +100,6 @@ def layer(graph: Graph, inputs: str, module: nn.Module) -> str:
         inside = graph.add("Mul", graph.add("Sub", values, _array(module.lower)), _array(module.inverse))
         inside = graph.add("Min", graph.add("Max", inside, 0.0), 1.0)
         return graph.add("Mul", graph.add("Sub", inside, _array(module.mean)), module.factor)
-    if isinstance(module, Periodic):
-        values = graph.add("Gather", inputs, graph.constant(_array(module.source), np.int64), axis=1)
-        turns = graph.add("Mul", values, 2 * math.pi * _array(module.frequencies).ravel())
-        angle = graph.add("Add", turns, 2 * math.pi * _array(module.phases))
-        return graph.add("Mul", graph.add("Cos", angle), module.factor)
     if isinstance(module, nn.SiLU):
         return graph.add("Mul", inputs, graph.add("Sigmoid", inputs))
     return graph.add({nn.ReLU: "Relu", nn.Tanh: "Tanh"}[type(module)], inputs)

@@ -19,7 +19,7 @@ from calibrant.bilevel import Adam, Bilevel, Callback, History, Optimizer, Plain
 from calibrant.bilevel.gradients.dynamics import State
 from calibrant.bilevel.running.finite import NonFiniteError
 from calibrant.bilevel.running.run import Run
-from calibrant.methods.core.method import Compile, Method, SolveSettings, TrainedNetwork, TrainingGroup
+from calibrant.methods.core.method import Method, SolveSettings, TrainedNetwork, TrainingGroup
 from calibrant.methods.core.results import Fitted
 from calibrant.methods.core.samples import Samples
 from calibrant.methods.core.task import Task, streams, total_steps
@@ -138,7 +138,7 @@ class AveragedNetwork(Method):
 
     def solving(self, group: TrainingGroup) -> SolveSettings:
         batches = group.problems[0].train.batches
-        steps = max(2, total_steps(batches, self.epochs, 1, self.steps, self.passes))
+        steps = max(2, total_steps(batches, self.epochs, self.steps, self.passes))
         every = max(1, batches // STRIDE, -(-steps // (STRIDE * LOOKS)))
         callbacks: list[Callback] = [BestAverage(group.tasks[0].val, every=every, patience=self.patience)]
         if self.restarts:
@@ -174,17 +174,16 @@ class AveragedNetwork(Method):
         cls,
         methods: Sequence[AveragedNetwork],
         tasks: Sequence[Task],
-        callbacks: Sequence[Callback] = (),
-        compile: Compile = "auto",
+        **how: Any,
     ) -> list[Fitted]:
         method = methods[0]
         try:
-            return super().fit_group(methods, tasks, callbacks, compile)
+            return super().fit_group(methods, tasks, **how)
         except NonFiniteError:
             if len(methods) > 1 or not method.restarts or math.isnan(method.rate):
                 raise
         slower = replace(method, learning_rate=method.rate / 2, restarts=method.restarts - 1)
-        fitted = cls.fit_group([slower], tasks, callbacks, compile)
+        fitted = cls.fit_group([slower], tasks, **how)
         warn(
             f"Training diverged at a learning rate of {method.rate:g} and was repeated at {slower.rate:g}. Pass "
             f"learning_rate={slower.rate:g} or less to save the first attempt."

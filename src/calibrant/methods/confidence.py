@@ -21,16 +21,18 @@ from scipy.optimize import minimize
 from torch import Tensor, nn
 
 from calibrant.base.settings import check_choice
-from calibrant.bilevel import Adam, Bilevel, Callback, Direct, Hypergradient, LogitMap
+from calibrant.bilevel import Direct, Hypergradient, LogitMap
+from calibrant.bilevel.problem.objectives import UserLoss
 from calibrant.bilevel.variables.logits import BehindMap, describe
 from calibrant.data.streams.streams import Augment
 from calibrant.data.vision import Distort
 from calibrant.losses.classification import brier, cross_entropy
-from calibrant.methods.core.method import Compile, Method, SolveSettings, TrainedNetwork, TrainingGroup
+from calibrant.methods.core.method import AfterTraining, Method, TrainedNetwork
 from calibrant.methods.core.results import Fitted, held_out_logits
 from calibrant.methods.core.samples import Samples
 from calibrant.methods.core.task import Task
-from calibrant.methods.image_networks import STRIDE, NetworkTraining, check_meta
+from calibrant.methods.image_networks import STRIDE, HeldOutTraining
+from calibrant.models.functional.user_modules import copied
 
 HIDDEN = 16
 FEWEST = 1000
@@ -174,7 +176,7 @@ class _Penalised:
 
 
 @dataclass(frozen=True)
-class WithConfidenceMap(Method):
+class WithConfidenceMap(AfterTraining):
     """Train with ``base``, which can be any method, then choose a confidence map on the validation part.
 
     :func:`choose_map` compares the map with a temperature. ``extras["confidence"]`` tells its choice.
@@ -184,23 +186,11 @@ class WithConfidenceMap(Method):
     hidden: int = HIDDEN
     """The width of the map's hidden layer; 0 always gives a temperature."""
 
-    def rows_at_once(self, task: Task) -> int:
-        return self.base.rows_at_once(task)
+    def need_val(self, task: Task) -> Samples:
+        return task.need_val("A confidence map")
 
-    @classmethod
-    def fit_group(
-        cls,
-        methods: Sequence[WithConfidenceMap],
-        tasks: Sequence[Task],
-        callbacks: Sequence[Callback] = (),
-        compile: Compile = "auto",
-    ) -> list[Fitted]:
-        parts = [task.need_val("A confidence map") for task in tasks]
-        trained = methods[0].base.fit_group([m.base for m in methods], tasks, callbacks, compile)
-        return [
-            model if model.failure else mapped(model, part, method.hidden)
-            for method, model, part in zip(methods, trained, parts, strict=True)
-        ]
+    def calibrate(self, model: Fitted, task: Task) -> Fitted:
+        return model if model.failure else mapped(model, self.need_val(task), self.hidden)
 
 
 def mapped(model: Fitted, part: Samples, hidden: int = HIDDEN) -> Mapped:
@@ -230,7 +220,7 @@ FEW = 2000
 
 
 @dataclass(frozen=True)
-class LearnedConfidence(NetworkTraining):
+class LearnedConfidence(HeldOutTraining):
     """Cross-entropy training with a confidence map as outer variable (:class:`calibrant.bilevel.LogitMap`).
 
     The inner level trains the network. The outer level trains the map: every few steps it evaluates held-out samples
@@ -265,9 +255,10 @@ class LearnedConfidence(NetworkTraining):
     """
 
     keeps_outer: ClassVar[bool] = True
+    held_out_for: ClassVar[str] = "A confidence map"
     hidden: int = 16
     distorted: float = 0.05
-    hypergradient: Hypergradient = field(default=Direct(STRIDE, "head"))
+    hypergradient: Hypergradient = field(default=Direct(STRIDE))
     outer_learning_rate: float = 0.01
     outer_batch_size: int = 512
     start: float = 0.3
@@ -275,34 +266,18 @@ class LearnedConfidence(NetworkTraining):
 
     def __post_init__(self) -> None:
         check_choice("outer_loss", self.outer_loss, ("nll", "brier"))
-        check_meta(self.outer_learning_rate, self.outer_batch_size, self.start)
+        super().__post_init__()
         if self.hidden < 0 or not 0 <= self.distorted <= 1:
             raise ValueError(
                 f"hidden must be at least 0, and distorted between 0 and 1; got {self.hidden} and {self.distorted}."
             )
 
-    def problem(self, model: nn.Module, task: Task) -> Bilevel:
-        return self.pose(
-            model, task, self.variable(task), outer_loss=BehindMap(cross_entropy if self.outer_loss == "nll" else brier)
-        )
-
-    def solving(self, group: TrainingGroup) -> SolveSettings:
-        return self.solve_by(
-            group,
-            hypergradient=self.hypergradient,
-            outer_optimizer=Adam(self.outer_learning_rate),
-            settings={"start": self.start},
-        )
-
-    def variable(self, task: Task) -> LogitMap:
+    def variable(self, model: nn.Module, task: Task) -> LogitMap:
         """φ, the confidence map."""
-        return LogitMap(self.hidden, samples=self.held_out(task).count(), seed=task.seed)
+        return LogitMap(self.hidden, samples=task.need_meta(self.held_out_for).count(), seed=task.seed)
 
-    def held_out(self, task: Task) -> Samples:
-        return task.need_meta("A confidence map")
-
-    def held_out_batch(self) -> int:
-        return self.outer_batch_size
+    def objective(self) -> UserLoss:
+        return BehindMap(cross_entropy if self.outer_loss == "nll" else brier)
 
     def held_out_augment(self, held: Samples) -> Augment | None:
         inputs = held.inputs
@@ -311,12 +286,12 @@ class LearnedConfidence(NetworkTraining):
 
     def result(self, task: Task, outcomes: Sequence[TrainedNetwork]) -> Fitted:
         trained = super().result(task, outcomes)
-        (solution,) = trained.networks
         if trained.failure:
             return trained
-        if self.hidden and self.outer_loss == "nll" and self.held_out(task).count() < FEW:
-            return mapped(trained, self.held_out(task), self.hidden)
-        values = solution.problem.outer_view.unflatten(solution.phi)
-        learned = self.variable(task)
-        learned.load_state_dict({name: value.cpu() for name, value in values.items()})
-        return Mapped(trained, learned.double().requires_grad_(False), extras=trained.extras)
+        held = task.need_meta(self.held_out_for)
+        if self.hidden and self.outer_loss == "nll" and held.count() < FEW:
+            return mapped(trained, held, self.hidden)
+        (solution,) = trained.networks
+        view = solution.problem.outer_view
+        learned = view.export(solution.phi, {}, copied(view.module))
+        return Mapped(trained, learned.cpu().double().requires_grad_(False), extras=trained.extras)

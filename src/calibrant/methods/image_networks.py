@@ -20,11 +20,13 @@ from calibrant.bilevel import (
     Hypergradient,
     MovingAverage,
     Optimizer,
+    OuterVariable,
     Plain,
     composed,
     multistep,
     one_cycle,
 )
+from calibrant.bilevel.problem.objectives import DEFAULT_OUTER_LOSS, UserLoss
 from calibrant.bilevel.running.run import Run
 from calibrant.data.streams.streams import Augment, mix
 from calibrant.data.vision import Mixup
@@ -40,15 +42,7 @@ from calibrant.models.functional.user_modules import copied
 
 STRIDE = 4
 """Training steps per outer step."""
-
-
-def check_meta(outer_learning_rate: float, outer_batch_size: int, start: float) -> None:
-    """Raise an error if the settings of the outer level are out of range."""
-    if not outer_learning_rate > 0 or outer_batch_size < 1 or not 0 <= start < 1:
-        raise ValueError(
-            "outer_learning_rate must be positive, outer_batch_size at least 1, and start at least 0 and below 1; "
-            f"got {outer_learning_rate}, {outer_batch_size} and {start}."
-        )
+PLAIN = Plain(STRIDE)
 
 
 @dataclass(frozen=True)
@@ -73,8 +67,6 @@ class Recipe:
     average : float, optional
         Decay of a moving average of the weights, updated every four steps in the second half of the run. The average is
         then the result. None: no average.
-    adam : bool
-        Use Adam with this learning rate and schedule instead of SGD, without momentum and weight decay.
     eager : bool
         On a GPU, keep the precision of the parameters and do not compile: slower, but works for every module.
     """
@@ -90,7 +82,6 @@ class Recipe:
     milestones: tuple[int, ...] = (150, 250)
     select: Literal["last", "error", "nll"] = "last"
     average: float | None = None
-    adam: bool = field(default=False, repr=False)
     eager: bool = field(default=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -106,14 +97,12 @@ class Recipe:
             )
 
     def optimizer(self, steps: int) -> Optimizer:
-        """SGD or Adam with the schedule for a run of ``steps`` steps."""
+        """SGD with the schedule for a run of ``steps`` steps."""
         per_epoch = max(1, steps // self.epochs)
         if self.schedule == "one-cycle":
             rate = one_cycle(self.learning_rate, steps, warmup=self.warmup)
         else:
             rate = multistep(self.learning_rate, [m * per_epoch for m in self.milestones])
-        if self.adam:
-            return Adam(rate)
         return SGD(rate, momentum=self.momentum, nesterov=self.nesterov, weight_decay=self.weight_decay)
 
     def callbacks(self, steps: int, task: Task, stride: int = STRIDE, outer: bool = False) -> list[Callback]:
@@ -198,23 +187,14 @@ class NetworkTraining(Method):
         return replace(self, recipe=replace(recipe, average=self.recipe.average, select=select))
 
     def problem(self, model: nn.Module, task: Task) -> Bilevel:
-        return self.pose(model, task, inner_loss=composed(self.loss or cross_entropy))
-
-    def solving(self, group: TrainingGroup) -> SolveSettings:
-        return self.solve_by(group, hypergradient=Plain(STRIDE))
-
-    def pose(self, model: nn.Module, task: Task, outer: nn.Module | None = None, **losses: Any) -> Bilevel:
         """The problem on a task's data, in the precision for its device."""
-        gpu = next(model.parameters()).is_cuda
-        fast = gpu and not self.recipe.eager
-        precision: dict[str, Any] = {"autocast": torch.bfloat16, "channels_last": True} if fast else {}
-        return Bilevel(model, outer, **self.data(task), **losses, **precision, head=task.head, seed=task.seed)
-
-    def data(self, task: Task) -> dict[str, Any]:
-        mixed = None if self.mixup is None else Mixup(self.mixup, task.n_classes)
-        part = self.training_part(task)
-        if mixed is not None and part.loaded:
-            raise ValueError("mixup needs tensors; got a loader. Pass (inputs, labels), or mix samples in the loader.")
+        part, mixed = task.train, None
+        if self.mixup is not None:
+            if part.loaded:
+                raise ValueError(
+                    "mixup needs tensors; got a loader. Pass (inputs, labels), or mix samples in the loader."
+                )
+            mixed = Mixup(self.mixup, task.n_classes)
         train = part.stream(
             batch_size=_at_most(self.recipe.batch_size, part),
             seed=mix(task.seed, 10),
@@ -222,58 +202,95 @@ class NetworkTraining(Method):
             augment_batch=mixed,
             drop_last=True,
         )
-        held = self.held_out(task)
-        if held is None:
-            return {"train": train}
-        size = _at_most(self.held_out_batch(), held)
-        augment = self.held_out_augment(held)
-        held = held if augment is None else replace(held, augment=augment)
-        val = held.stream(batch_size=size, seed=mix(task.seed, 11), augment=augment is not None, drop_last=True)
-        return {"train": train, "val": val}
+        fast = next(model.parameters()).is_cuda and not self.recipe.eager
+        precision: dict[str, Any] = {"autocast": torch.bfloat16, "channels_last": True} if fast else {}
+        outer_level = self.outer_level(model, task)
+        return Bilevel(
+            model,
+            train=train,
+            inner_loss=self.inner_loss(),
+            **outer_level,
+            **precision,
+            head=task.head,
+            seed=task.seed,
+        )
 
-    def training_part(self, task: Task) -> Samples:
-        """The part that the network is trained on."""
-        return task.train
+    def inner_loss(self) -> UserLoss:
+        """The training loss, with hooks for outer variables."""
+        return composed(self.loss or cross_entropy)
 
-    def held_out(self, task: Task) -> Samples | None:
-        """The part that the outer variables are learned from; None for plain training."""
-        return None
+    def outer_level(self, model: nn.Module, task: Task) -> dict[str, Any]:
+        """``outer``, ``val`` and ``outer_loss`` of the problem; nothing for plain training."""
+        return {}
 
-    def held_out_batch(self) -> int:
-        """Held-out samples per outer step."""
-        return 1000
-
-    def held_out_augment(self, held: Samples) -> Augment | None:
-        """The augmentation of held-out inputs for the outer level; None by default."""
-        return None
-
-    def solve_by(self, group: TrainingGroup, *, hypergradient: Hypergradient, **how: Any) -> SolveSettings:
-        """The recipe's optimiser, schedule and callbacks, with the method's additions."""
-        steps = self.recipe.epochs * group.problems[0].train.batches
-        gpu = group.problems[0].start.is_cuda
+    def solving(self, group: TrainingGroup, hypergradient: Hypergradient = PLAIN) -> SolveSettings:
+        """The recipe's optimiser, schedule and callbacks."""
+        problem = group.problems[0]
+        steps = self.recipe.epochs * problem.train.batches
         return SolveSettings(
             hypergradient=hypergradient,
             inner_optimizer=self.recipe.optimizer(steps),
             steps=[steps] * len(group.problems),
             callbacks=self.recipe.callbacks(steps, group.tasks[0], hypergradient.steps, self.keeps_outer),
             history=History(),
-            compile="inductor" if gpu and not self.recipe.eager else "graphs",
-            **how,
+            compile="inductor" if problem.start.is_cuda and not self.recipe.eager else "graphs",
         )
 
     def learned(self, outcome: TrainedNetwork) -> dict[str, Any]:
         return {"history": outcome.history}
 
 
-@dataclass(frozen=True)
-class AllPartsTraining(NetworkTraining):
-    """Training on the validation and meta-validation parts as well, to measure the value of these labels for training.
+class HeldOutTraining(NetworkTraining):
+    """Training with outer variables that held-out samples move: the base of the methods with an outer level.
 
-    Nothing is held out, so a temperature fitted on the validation part is meaningless.
+    A method is a dataclass with the fields below, and defines ``variable``. The held-out samples are ``task.meta``, or
+    the validation part if there is none.
     """
 
-    def training_part(self, task: Task) -> Samples:
-        return sum((part for part in (task.val, task.meta) if part is not None), task.train)
+    hypergradient: Hypergradient
+    """How dF/dφ is computed."""
+    outer_learning_rate: float
+    """Adam's learning rate for φ."""
+    outer_batch_size: int
+    """Held-out samples per outer step."""
+    start: float
+    """The share of the run after which φ is updated."""
+    held_out_for: ClassVar[str]
+    """What needs the held-out samples, for the error if there are none."""
+
+    def __post_init__(self) -> None:
+        if not self.outer_learning_rate > 0 or self.outer_batch_size < 1 or not 0 <= self.start < 1:
+            raise ValueError(
+                "outer_learning_rate must be positive, outer_batch_size at least 1, and start at least 0 and below 1; "
+                f"got {self.outer_learning_rate}, {self.outer_batch_size} and {self.start}."
+            )
+
+    def variable(self, model: nn.Module, task: Task) -> OuterVariable:
+        """φ, the outer variables."""
+        raise NotImplementedError(f"{type(self).__name__} must define variable(model, task); got none.")
+
+    def objective(self) -> UserLoss:
+        """The objective on held-out samples."""
+        return DEFAULT_OUTER_LOSS
+
+    def outer_optimizer(self) -> Optimizer:
+        """The optimiser of φ."""
+        return Adam(self.outer_learning_rate)
+
+    def held_out_augment(self, held: Samples) -> Augment | None:
+        """The augmentation of held-out inputs; None by default."""
+        return None
+
+    def outer_level(self, model: nn.Module, task: Task) -> dict[str, Any]:
+        held = task.need_meta(self.held_out_for)
+        val = replace(held, augment=self.held_out_augment(held)).stream(
+            batch_size=_at_most(self.outer_batch_size, held), seed=mix(task.seed, 11), augment=True, drop_last=True
+        )
+        return {"outer": self.variable(model, task), "val": val, "outer_loss": self.objective()}
+
+    def solving(self, group: TrainingGroup, hypergradient: Hypergradient | None = None) -> SolveSettings:
+        settings = super().solving(group, hypergradient or self.hypergradient)
+        return replace(settings, outer_optimizer=self.outer_optimizer(), settings={"start": self.start})
 
 
 def _at_most(size: int, part: Samples) -> int | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,6 @@ from calibrant.bilevel import (
     L2,
     OUTER_LOSSES,
     SGD,
-    Adam,
     Bilevel,
     Callback,
     ConstantGamma,
@@ -29,38 +28,33 @@ from calibrant.bilevel import (
     GammaNet,
     Hypergradient,
     Implicit,
-    LogitScale,
     Optimizer,
     OuterVariable,
-    OuterVariables,
     confidence_gap_loss,
-    cosine,
 )
 from calibrant.bilevel.gradients.loss_derivatives import seeded
-from calibrant.bilevel.problem.objectives import DEFAULT_INNER_LOSS, UserLoss
+from calibrant.bilevel.problem.objectives import UserLoss
 from calibrant.bilevel.running.run import Run
 from calibrant.data.streams.batch import map_tensors
 from calibrant.methods.core.method import SolveSettings, TrainingGroup
 from calibrant.methods.core.results import Fitted
 from calibrant.methods.core.samples import Samples
 from calibrant.methods.core.task import Task
-from calibrant.methods.image_networks import STRIDE, NetworkTraining, check_meta, head_and_width
+from calibrant.methods.image_networks import STRIDE, HeldOutTraining, head_and_width
 
 SOLVED = Implicit(STRIDE, "head")
-Variable = Literal["gamma-net", "gamma", "gamma-net+scale", "gamma+scale", "scale", "l2-head", "l2-units", "l2-all"]
+Variable = Literal["gamma-net", "gamma", "l2-units"]
 
 
 @dataclass(frozen=True)
-class MetaRegularization(NetworkTraining):
+class MetaRegularization(HeldOutTraining):
     """Training with regularisation learned from held-out data (Sections 3.3 and 4.3 of the second paper).
 
     Parameters
     ----------
-    outer_variable : {"gamma-net", "gamma", "gamma-net+scale", "gamma+scale", "scale", "l2-head", "l2-units", "l2-all"}
-        φ: a γ for each sample (γ-Net); one γ for all; a factor for the training logits
-        (:class:`calibrant.bilevel.LogitScale`), alone or with γ; or L2 strengths of the head, one in total or one per
-        unit (Bohdal et al. 2021). "l2-all" has one strength per unit of every layer, and needs a hypergradient of the
-        whole network, such as ``OneStep(4)``. The weight decay of SGD is always kept.
+    outer_variable : {"gamma-net", "gamma", "l2-units"}
+        φ: a γ for each sample (γ-Net); one γ for all; or one L2 strength per unit of the head (Bohdal et al. 2021). The
+        weight decay of SGD is always kept.
     outer_loss : str
         A name in :data:`calibrant.bilevel.OUTER_LOSSES`.
     outer_settings : tuple of (name, value)
@@ -81,8 +75,6 @@ class MetaRegularization(NetworkTraining):
         The initial γ, and its upper bound in the bounded form.
     temperature : float
         τ of the published γ-Net.
-    anneal : bool
-        Reduce the learning rate of φ to zero along a cosine.
     rescaled : bool
         Keep the mean size of cross-entropy's gradient for every γ (:class:`calibrant.bilevel.FocalWithGamma`).
     body_share : float
@@ -93,6 +85,7 @@ class MetaRegularization(NetworkTraining):
     outer_variable: Variable = "gamma-net"
     outer_loss: str = "sece"
     outer_settings: tuple[tuple[str, Any], ...] = (("strength", 10.0), ("order", 2), ("bandwidth", 0.02))
+    held_out_for: ClassVar[str] = "Regularisation learned from held-out data"
     hypergradient: Hypergradient = SOLVED
     outer_learning_rate: float = 0.02
     outer_batch_size: int = 1024
@@ -102,7 +95,6 @@ class MetaRegularization(NetworkTraining):
     initial: float = 1.0
     largest: float = field(default=5.0, repr=False)
     temperature: float = field(default=0.01, repr=False)
-    anneal: bool = field(default=False, repr=False)
     rescaled: bool = field(default=False, repr=False)
     body_share: float = field(default=1.0, repr=False)
 
@@ -115,68 +107,32 @@ class MetaRegularization(NetworkTraining):
                 f"outer_settings must be settings of the outer loss {self.outer_loss!r} "
                 f"({', '.join(valid) or 'none'}); got {', '.join(names)}."
             )
-        check_meta(self.outer_learning_rate, self.outer_batch_size, self.start)
-        if self.outer_variable == "l2-all" and self.hypergradient.of_head:
-            raise ValueError(
-                "outer_variable='l2-all' needs a hypergradient of the whole network, such as OneStep(4); "
-                f"got {self.hypergradient}."
-            )
-
-    def problem(self, model: nn.Module, task: Task) -> Bilevel:
-        return self.pose(model, task, self.variable(model, task), inner_loss=self.inner(), outer_loss=self.outer())
-
-    def solving(self, group: TrainingGroup) -> SolveSettings:
-        how = self.solve_by(
-            group,
-            hypergradient=self.hypergradient,
-            outer_optimizer=self.outer_optimizer(group),
-            settings={"start": self.start},
-        )
-        if self.form == "published" and self.outer_variable == "gamma-net":
-            return replace(how, callbacks=[Rescale(), *how.callbacks])
-        return how
-
-    def held_out(self, task: Task) -> Samples:
-        return task.need_meta("Regularisation learned from held-out data")
-
-    def held_out_batch(self) -> int:
-        return self.outer_batch_size
+        super().__post_init__()
 
     def variable(self, model: nn.Module, task: Task) -> OuterVariable:
-        """φ, the outer variables."""
-        if self.outer_variable == "l2-all":
-            return L2(model, per="unit")
+        if self.outer_variable == "gamma":
+            return ConstantGamma(self.initial, largest=self.largest)
         name, width = head_and_width(model, task)
-        if self.outer_variable.startswith("l2"):
-            return L2(model, per="unit" if self.outer_variable == "l2-units" else "model", only=name)
-        variables: list[OuterVariable] = []
-        for part in self.outer_variable.split("+"):
-            if part == "gamma":
-                variables.append(ConstantGamma(self.initial, largest=self.largest))
-            elif part == "gamma-net":
-                names = ("form", "positive", "temperature", "initial", "largest")
-                settings: dict[str, Any] = {name: getattr(self, name) for name in names}
-                variables.append(GammaNet(width, task.n_classes, **settings, seed=task.seed))
-            else:
-                variables.append(LogitScale())
-        return variables[0] if len(variables) == 1 else OuterVariables(*variables)
+        if self.outer_variable == "l2-units":
+            return L2(model, per="unit", only=name)
+        names = ("form", "positive", "temperature", "initial", "largest")
+        settings: dict[str, Any] = {name: getattr(self, name) for name in names}
+        return GammaNet(width, task.n_classes, **settings, seed=task.seed)
 
-    def inner(self) -> UserLoss:
+    def inner_loss(self) -> UserLoss:
         """The training loss: the focal loss with γ from φ (Eq. (2)), or cross-entropy with the penalty from φ."""
-        if self.outer_variable.startswith("gamma"):
-            return FocalWithGamma(self.rescaled, self.body_share)
-        return DEFAULT_INNER_LOSS
+        if self.outer_variable == "l2-units":
+            return super().inner_loss()
+        return FocalWithGamma(self.rescaled, self.body_share)
 
-    def outer(self) -> UserLoss:
-        """The outer objective on held-out data."""
+    def objective(self) -> UserLoss:
         return OUTER_LOSSES[self.outer_loss](**dict(self.outer_settings))
 
-    def outer_optimizer(self, group: TrainingGroup) -> Optimizer:
-        """The optimiser for φ."""
-        if not self.anneal:
-            return Adam(self.outer_learning_rate)
-        steps = self.recipe.epochs * group.problems[0].train.batches
-        return Adam(cosine(self.outer_learning_rate, -(-steps // self.hypergradient.steps)))
+    def solving(self, group: TrainingGroup, hypergradient: Hypergradient | None = None) -> SolveSettings:
+        settings = super().solving(group, hypergradient)
+        if self.form == "published" and self.outer_variable == "gamma-net":
+            return replace(settings, callbacks=[Rescale(), *settings.callbacks])
+        return settings
 
 
 @dataclass(frozen=True)
@@ -191,10 +147,10 @@ class FocalControl(MetaRegularization):
     hypergradient: Hypergradient = field(default=Feedback(STRIDE))
     gain: float = 1.0
 
-    def outer(self) -> UserLoss:
+    def objective(self) -> UserLoss:
         return confidence_gap_loss()
 
-    def outer_optimizer(self, group: TrainingGroup) -> Optimizer:
+    def outer_optimizer(self) -> Optimizer:
         return SGD(0.2 * self.gain, momentum=0.8)  # a moving average of the gap with weight 0.8, times the gain
 
 
@@ -218,10 +174,12 @@ class Rescale(Callback):
             return
         batch = problem.train_batch(0)
         with torch.no_grad(), seeded(batch.seed, run.phi):
-            features, _ = problem.inner_features(run.state.params, run.state.buffers, run.phi, batch)
+            params, buffers = run.state.params, run.state.buffers
+            network = problem.view.bind(params, buffers, noise=batch.noise, autocast=problem.autocast)
+            features = network.features(batch.inputs)
 
             def scaled(outer: Any) -> dict[str, Tensor]:
-                outer.rescale(features[0])
+                outer.rescale(features)
                 return {k: p.detach().clone() for k, p in outer.named_parameters()}
 
             run.phi = problem.outer_view.flatten(problem.outer_view.run(run.phi.clone(), scaled))

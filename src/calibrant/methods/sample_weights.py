@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import nn
 
-from calibrant.bilevel import Adam, Bilevel, Hypergradient, Implicit, OneStep, SampleWeights
-from calibrant.methods.core.method import SolveSettings, TrainedNetwork, TrainingGroup
+from calibrant.bilevel import Hypergradient, Implicit, OneStep, SampleWeights
+from calibrant.methods.core.method import TrainedNetwork
 from calibrant.methods.core.results import weights_at
-from calibrant.methods.core.samples import Samples
 from calibrant.methods.core.task import Task
-from calibrant.methods.image_networks import STRIDE, NetworkTraining, check_meta
+from calibrant.methods.image_networks import STRIDE, HeldOutTraining
 
 SOLVED_HEAD = Implicit(STRIDE, "head")
 NEXT_STEP = OneStep(1, "head", learning_rate=1.0)
 
 
 @dataclass(frozen=True)
-class Reweighting(NetworkTraining):
+class Reweighting(HeldOutTraining):
     """Cross-entropy with one weight per training sample, learned while the network is trained.
 
     ::
@@ -55,25 +54,10 @@ class Reweighting(NetworkTraining):
     outer_batch_size: int = 256
     start: float = 0.1
 
-    def __post_init__(self) -> None:
-        check_meta(self.outer_learning_rate, self.outer_batch_size, self.start)
+    held_out_for: ClassVar[str] = "A weight for each sample"
 
-    def problem(self, model: nn.Module, task: Task) -> Bilevel:
-        return self.pose(model, task, SampleWeights(len(task.train)))
-
-    def solving(self, group: TrainingGroup) -> SolveSettings:
-        return self.solve_by(
-            group,
-            hypergradient=self.hypergradient,
-            outer_optimizer=Adam(self.outer_learning_rate),
-            settings={"start": self.start},
-        )
-
-    def held_out(self, task: Task) -> Samples:
-        return task.need_meta("A weight for each sample")
-
-    def held_out_batch(self) -> int:
-        return self.outer_batch_size
+    def variable(self, model: nn.Module, task: Task) -> SampleWeights:
+        return SampleWeights(len(task.train))
 
     def learned(self, outcome: TrainedNetwork) -> dict[str, Any]:
         return super().learned(outcome) | {"sample_weights": weights_at(outcome.solution.phi, outcome.solution)}

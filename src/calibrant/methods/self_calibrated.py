@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.base.settings import check_choice, check_number
-from calibrant.bilevel import L2, Adam, Bilevel, Callback, LabelNoise, OuterVariables, Truncated, cosine
+from calibrant.bilevel import L2, Adam, Bilevel, LabelNoise, OuterVariables, Truncated, cosine
 from calibrant.methods.blend import blended, check_members, check_table
-from calibrant.methods.core.method import Compile, Method, SolveSettings, TrainingGroup, failure, solve_group
+from calibrant.methods.core.method import Method, SolveSettings, TrainedNetwork, TrainingGroup, failure
 from calibrant.methods.core.results import Fitted, Mixture
 from calibrant.methods.core.samples import batch_size
-from calibrant.methods.core.task import Task
+from calibrant.methods.core.task import Task, pooled_part
 from calibrant.methods.crossfit.crossfit import (
     CrossFit,
     FoldTask,
@@ -33,14 +33,13 @@ from calibrant.methods.tabular import (
     bare,
     column_strengths,
     for_all_rows,
+    merged_copies,
     on_axes,
     only_projected,
-    pooled_part,
     rotated_back,
     tabular_network,
     wide_axes,
 )
-from calibrant.methods.tabular import merged_copies as merged
 from calibrant.models.architectures.mlp import Activation
 
 NARROW = 256
@@ -75,6 +74,9 @@ class Pooled(Method):
 
     def network(self, task: Task) -> nn.Module:
         return self.settings.network(task)
+
+    def result(self, task: Task, outcomes: Sequence[TrainedNetwork]) -> Any:
+        return CrossFit.of([(o.solution, o.task) for o in outcomes if isinstance(o.task, FoldTask)])
 
     def data(self, task: Task) -> dict[str, Any]:
         assert isinstance(task, FoldTask)
@@ -164,36 +166,30 @@ class LabelNoisy(Pooled):
         return self._solving(group, steps)
 
 
-def cross_fits(
-    methods: Sequence[Pooled], tasks: Sequence[Task], callbacks: Sequence[Callback], compile: Compile
-) -> list[CrossFit]:
-    """Cross-fit the networks of each task. Depending on the repeat, the networks embed the columns or do not."""
-    axes = [methods[0].settings.axes(task) for task in tasks]
-    settings = methods[0].settings
-    shown = [
-        on_axes(task, turn, settings.hidden, settings.activation) if turn is not None or only_projected(task) else task
-        for task, turn in zip(tasks, axes, strict=True)
-    ]
+def cross_fits(methods: Sequence[Pooled], tasks: Sequence[Task], **how: Any) -> list[CrossFit]:
+    """Cross-fit the networks of each task: those that embed the columns, and plain ones on the columns or their axes.
+
+    Networks with the same kind of embedding are trained as one population.
+    """
+    populations: dict[Any, list[tuple[int, Task]]] = {}
+    axes = [method.settings.axes(task) for method, task in zip(methods, tasks, strict=True)]
+    for k, (method, task, turn) in enumerate(zip(methods, tasks, axes, strict=True)):
+        settings = method.settings
+        if turn is not None or only_projected(task):
+            task = on_axes(task, turn, settings.hidden, settings.activation)
+        network = settings.tabular(task)
+        if network is not None:
+            populations.setdefault(network.kind, []).append((k, replace(task, model=network)))
+        if network is None or settings.deals > 1:
+            populations.setdefault("plain", []).append((k, task))
+    plain = populations.pop("plain", [])
     fits_of_task: list[list[CrossFit]] = [[] for _ in tasks]
-    plain: list[int] = []
-    alike: dict[Any, list[tuple[int, Task]]] = {}
-    for k, (method, task) in enumerate(zip(methods, shown, strict=True)):
-        if (network := method.settings.tabular(task)) is not None:
-            alike.setdefault(network.kind, []).append((k, replace(task, model=network)))
-        if network is None or method.settings.deals > 1:
-            plain.append(k)
-    for same in alike.values():  # networks with the same kind of embedding run as one population
-        each = solve_group([methods[k] for k, _ in same], [task for _, task in same], callbacks, compile)
-        for (k, _), outcomes in zip(same, each, strict=True):
-            fits_of_task[k].append(CrossFit.of(outcomes))
-    if plain:
-        each = solve_group([methods[k] for k in plain], [shown[k] for k in plain], callbacks, compile)
-        for k, outcomes in zip(plain, each, strict=True):
-            fits_of_task[k].append(CrossFit.of(outcomes))
-    return [
-        weighed([fit if turn is None else rotated_back(fit, turn, pooled_part(task)) for fit in fits])
-        for fits, turn, task in zip(fits_of_task, axes, tasks, strict=True)
-    ]
+    for population in [*populations.values(), *([plain] if plain else [])]:
+        fits = type(methods[0]).fit_group([methods[k] for k, _ in population], [t for _, t in population], **how)
+        for (k, _), fit in zip(population, fits, strict=True):
+            turn = axes[k]
+            fits_of_task[k].append(fit if turn is None else rotated_back(fit, turn, pooled_part(tasks[k])))
+    return [weighed(fits) for fits in fits_of_task]
 
 
 def weighed(fits: Sequence[CrossFit]) -> CrossFit:
@@ -294,7 +290,7 @@ class SelfCalibrated(Method):
     batch_size : int, optional
         Rows per step. None: all rows if there are at most 512, else 256; with ``embedding=None`` all rows if there are
         at most 4,096, else 512.
-    embedding : {"piecewise", "periodic", "linear"} or None
+    embedding : {"piecewise", "linear"} or None
         In the first, third, … repeat, the networks embed the columns of a table in this way
         (:mod:`calibrant.models.architectures.mlp`; "linear" does not embed) and learn an L2 factor for each column, if
         there are at least 20 rows per column. The other networks are plain perceptrons. The share of each kind in the
@@ -385,33 +381,25 @@ class SelfCalibrated(Method):
         return [part for k, part in enumerate(parts) if (k // size) % 2 == odd]
 
     @classmethod
-    def fit_group(
-        cls,
-        methods: Sequence[SelfCalibrated],
-        tasks: Sequence[Task],
-        callbacks: Sequence[Callback] = (),
-        compile: Compile = "auto",
-    ) -> list[Fitted]:
+    def fit_group(cls, methods: Sequence[SelfCalibrated], tasks: Sequence[Task], **how: Any) -> list[Fitted]:
         tasks = [grouped(task.read()) for task in tasks]
-        if len(tasks) == 1 and methods[0].refit:
-            task, positions = merged(tasks[0])
+        refit = methods[0].refit
+        if len(tasks) == 1 and refit:
+            task, positions = merged_copies(tasks[0])
             if positions is not None:
-                return [for_all_rows(cls.fit_group(methods, [task], callbacks, compile)[0], positions)]
+                return [for_all_rows(cls.fit_group(methods, [task], **how)[0], positions)]
         for method, task in zip(methods, tasks, strict=True):
             check_table(method.members, task.train)
-        pooled = cross_fits([Pooled(m) for m in methods], tasks, callbacks, compile)
-        fitted = [calibrated_mean(fit, "pooled", len(task.train)) for fit, task in zip(pooled, tasks, strict=True)]
-        refit = methods[0].refit
-        chosen = list(pooled)
-        noisy = [k for k, fit in enumerate(pooled) if refit and labels_differ(fit, len(tasks[k].train))]
+        fits = cross_fits([Pooled(m) for m in methods], tasks, **how)
+        fitted = [calibrated_mean(fit, "pooled", len(task.train)) for fit, task in zip(fits, tasks, strict=True)]
+        noisy = [k for k, fit in enumerate(fits) if refit and labels_differ(fit, len(tasks[k].train))]
         if noisy:
-            rivals = [LabelNoisy(methods[k]) for k in noisy]
-            rival_fits = cross_fits(rivals, [tasks[k] for k in noisy], callbacks, compile)
-            for k, other in zip(noisy, rival_fits, strict=True):
+            rivals = cross_fits([LabelNoisy(methods[k]) for k in noisy], [tasks[k] for k in noisy], **how)
+            for k, other in zip(noisy, rivals, strict=True):
                 rival = calibrated_mean(other, "label noise", len(tasks[k].train))
-                if rival.failure is None and (fitted[k].failure or preferable((other, rival), (pooled[k], fitted[k]))):
-                    fitted[k], chosen[k] = rival, other
+                if rival.failure is None and (fitted[k].failure or preferable((other, rival), (fits[k], fitted[k]))):
+                    fitted[k], fits[k] = rival, other
         if methods[0].members == ("network",):
             return list(fitted)
-        triples = zip(methods, fitted, chosen, tasks, strict=True)
-        return [blended(m.members, mixture, fit, len(t.train), t.seed) for m, mixture, fit, t in triples]
+        each = zip(methods, fitted, fits, tasks, strict=True)
+        return [blended(m.members, mixture, fit, len(t.train), t.seed) for m, mixture, fit, t in each]

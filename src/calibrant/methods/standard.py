@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from torch import Tensor, nn
+from torch import nn
 
-from calibrant.bilevel import Adam, Bilevel, Callback, EarlyStopping, History, Plain, composed
+from calibrant.bilevel import Adam, Bilevel, EarlyStopping, History, Plain, composed
 from calibrant.bilevel.problem.objectives import UserLoss
 from calibrant.data.streams.streams import mix
-from calibrant.losses.classification import focal, smoothed_cross_entropy
-from calibrant.methods.core.method import Compile, Method, SolveSettings, TrainedNetwork, TrainingGroup
-from calibrant.methods.core.results import Fitted, Mixture, Recalibrated, held_out_logits
-from calibrant.methods.core.task import Task, streams
-from calibrant.methods.crossfit.crossfit import CrossFit, calibrated_mean, fold_tasks
+from calibrant.losses.table import focal_loss, label_smoothing_loss
+from calibrant.methods.core.method import AfterTraining, Method, SolveSettings, TrainedNetwork, TrainingGroup
+from calibrant.methods.core.results import Fitted, Mixture, Recalibrated, begun, held_out_logits
+from calibrant.methods.core.samples import Samples
+from calibrant.methods.core.task import Task, pooled_part, streams
+from calibrant.methods.crossfit.crossfit import CrossFit, FoldTask, calibrated_mean, fold_tasks
 from calibrant.methods.crossfit.folds import folds_of, grouped
 from calibrant.posthoc import make_calibrator
 from calibrant.posthoc.registry import check_calibrator
@@ -97,8 +98,8 @@ class Standard(Method):
     def inner_loss(self) -> UserLoss:
         """The training loss, with hooks for outer variables."""
         if self.smoothing:
-            return composed(Smoothed(self.smoothing))
-        return composed(Focal(self.gamma)) if self.gamma else composed()
+            return composed(label_smoothing_loss(epsilon=self.smoothing))
+        return composed(focal_loss(gamma=self.gamma)) if self.gamma else composed()
 
     def stopping(self, per_epoch: int) -> list[EarlyStopping]:
         """Callbacks that restore the state with the best validation loss. An epoch has ``per_epoch`` steps."""
@@ -108,26 +109,6 @@ class Standard(Method):
             return []
         steps = self.patience if per_epoch == 1 else max(self.patience, 5 * per_epoch)
         return [EarlyStopping(patience=-(-steps // CHECK_EVERY))]
-
-
-@dataclass(frozen=True)
-class Smoothed:
-    """Cross-entropy with smoothed labels for a fixed ε."""
-
-    epsilon: float
-
-    def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
-        return smoothed_cross_entropy(logits, targets, epsilon=self.epsilon)
-
-
-@dataclass(frozen=True)
-class Focal:
-    """The focal loss for a fixed γ."""
-
-    gamma: float
-
-    def __call__(self, logits: Tensor, targets: Tensor) -> Tensor:
-        return focal(logits, targets, gamma=self.gamma)
 
 
 _STANDARD = Standard()
@@ -149,33 +130,22 @@ class Ensemble(Method):
         return self.members * self.base.rows_at_once(task)
 
     @classmethod
-    def fit_group(
-        cls,
-        methods: Sequence[Ensemble],
-        tasks: Sequence[Task],
-        callbacks: Sequence[Callback] = (),
-        compile: Compile = "auto",
-    ) -> list[Fitted]:
-        first = methods[0]
-        again = [task.again(mix(task.seed, k) % 2**31) for task in tasks for k in range(first.members)]
-        every = first.base.fit_group([first.base] * len(again), again, callbacks, compile)
-        groups = [every[k : k + first.members] for k in range(0, len(every), first.members)]
+    def fit_group(cls, methods: Sequence[Ensemble], tasks: Sequence[Task], **how: Any) -> list[Fitted]:
+        base, members = methods[0].base, methods[0].members
+        again = [task.again(mix(task.seed, k) % 2**31) for task in tasks for k in range(members)]
+        trained = base.fit_group([base] * len(again), again, **how)
+        groups = [trained[k : k + members] for k in range(0, len(trained), members)]
         return [
             Mixture(
-                begun([net for member in group for net in member.networks]),
-                failure=next((m.failure for m in group if m.failure), None),
+                begun([network for member in group for network in member.networks]),
+                failure=next((member.failure for member in group if member.failure), None),
             )
             for group in groups
         ]
 
 
-def begun(networks: Sequence[Any]) -> tuple[Any, ...]:
-    """The networks whose training started. After an interrupt, the later networks are untrained."""
-    return tuple(net for net in networks if net.outer_steps) or tuple(networks)
-
-
 @dataclass(frozen=True)
-class Calibrated(Method):
+class Calibrated(AfterTraining):
     """Train with ``base``, which can be any method, then fit a calibrator on the validation part."""
 
     calibrator: str
@@ -184,33 +154,14 @@ class Calibrated(Method):
     def __post_init__(self) -> None:
         check_calibrator(self.calibrator, "calibrator")
 
-    def rows_at_once(self, task: Task) -> int:
-        return self.base.rows_at_once(task)
-
-    @classmethod
-    def fit_group(
-        cls,
-        methods: Sequence[Calibrated],
-        tasks: Sequence[Task],
-        callbacks: Sequence[Callback] = (),
-        compile: Compile = "auto",
-    ) -> list[Fitted]:
-        for method, task in zip(methods, tasks, strict=True):
-            method.need_val(task)
-        trained = methods[0].base.fit_group([m.base for m in methods], tasks, callbacks, compile)
-        return [method.calibrate(model, task) for method, model, task in zip(methods, trained, tasks, strict=True)]
-
-    def need_val(self, task: Task) -> None:
-        """Raise an error before training if the task has no validation part."""
-        task.need_val(f"The calibrator {self.calibrator!r}")
+    def need_val(self, task: Task) -> Samples:
+        return task.need_val(f"The calibrator {self.calibrator!r}")
 
     def calibrate(self, model: Fitted, task: Task) -> Fitted:
-        """Fit the calibrator to an already trained model."""
-        self.need_val(task)
-        assert task.val is not None
+        part = self.need_val(task)
         if model.failure:
             return model
-        scores, labels, weights = held_out_logits(model, task.val)
+        scores, labels, weights = held_out_logits(model, part)
         calibrator = make_calibrator(self.calibrator).fit(scores.numpy(), labels.numpy(), weights)
         return Recalibrated(model, calibrator, extras=model.extras)
 
@@ -251,26 +202,19 @@ class CrossFitted(Method):
         return self.folds * self.repeats * self.base.rows_at_once(task)
 
     @classmethod
-    def fit_group(
-        cls,
-        methods: Sequence[CrossFitted],
-        tasks: Sequence[Task],
-        callbacks: Sequence[Callback] = (),
-        compile: Compile = "auto",
-    ) -> list[Fitted]:
+    def fit_group(cls, methods: Sequence[CrossFitted], tasks: Sequence[Task], **how: Any) -> list[Fitted]:
         first, tasks = methods[0], [grouped(task.read()) for task in tasks]
-        parts = []
+        parts: list[list[FoldTask]] = []
         for task in tasks:
-            pooled = task.train if task.val is None else task.train + task.val
+            pooled = pooled_part(task)
             parts.append(fold_tasks(task, pooled, folds_of(task, pooled, first.folds, first.repeats)))
-        flat = [fold_task for dealt in parts for fold_task in dealt]
-        networks = iter(first.base.fit_group([first.base] * len(flat), flat, callbacks, compile))
-        result: list[Fitted] = []
-        for task, task_parts in zip(tasks, parts, strict=True):
-            heads = [head for _ in task_parts for head in next(networks).networks]
-            pairs = [(head, t.fold) for head, t in zip(heads, task_parts, strict=True) if t.fold is not None]
-            begun = [pair for pair in pairs if pair[0].outer_steps] or pairs  # untrained after an interrupt
-            kept, dealt = zip(*begun, strict=True)
-            fit = CrossFit(tuple(kept), tuple(dealt), task_parts[0].pooled or task.train)
-            result.append(calibrated_mean(fit, "plain", len(task.train)))
-        return result
+        flat = [fold_task for networks in parts for fold_task in networks]
+        trained = iter(first.base.fit_group([first.base] * len(flat), flat, **how))
+        return [
+            calibrated_mean(
+                CrossFit.of([(network, t) for t in networks for network in next(trained).networks]),
+                "plain",
+                len(task.train),
+            )
+            for task, networks in zip(tasks, parts, strict=True)
+        ]

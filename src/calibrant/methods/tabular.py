@@ -22,9 +22,9 @@ from calibrant.methods.core.samples import Samples
 from calibrant.methods.core.task import Task
 from calibrant.methods.crossfit.crossfit import CrossFit
 from calibrant.methods.crossfit.folds import copies_of
-from calibrant.models.architectures.mlp import EmbeddingLayer, Encoding, make_encoding, mlp
+from calibrant.models.architectures.mlp import EmbeddingLayer, PiecewiseLinear, make_encoding, mlp
 
-ColumnEmbedding = Literal["piecewise", "periodic", "linear"]
+ColumnEmbedding = Literal["piecewise", "linear"]
 PRECISION = 1.0
 """L2 strengths start at this number divided by the number of rows: a Gaussian prior of variance 1 on the weights."""
 EMBEDDED_PRECISION = 30.0
@@ -46,12 +46,10 @@ class PlainNetwork:
     hidden: tuple[int, ...]
     activation: str
     dtype: torch.dtype
+    encoding: PiecewiseLinear | None = None
 
     def __call__(self, seed: int) -> nn.Module:
-        return self._network(seed)
-
-    def _network(self, seed: int, encoding: Encoding | None = None) -> nn.Module:
-        settings: dict[str, Any] = {"hidden": self.hidden, "activation": self.activation, "encoding": encoding}
+        settings: dict[str, Any] = {"hidden": self.hidden, "activation": self.activation, "encoding": self.encoding}
         with torch.device("cpu"):  # the same parameters on all devices, also under torch.set_default_device
             return mlp(self.features, self.n_classes, **settings, seed=seed).to(self.dtype)
 
@@ -60,15 +58,10 @@ class PlainNetwork:
 class TabularNetwork(PlainNetwork):
     """A factory of networks with embedded columns, and an L2 factor for each column if there are enough rows."""
 
-    encoding: Encoding | None
-
-    def __call__(self, seed: int) -> nn.Module:
-        return self._network(seed, self.encoding)
-
     @property
-    def kind(self) -> tuple[Any, ...]:
+    def kind(self) -> tuple[int, ...] | None:
         """What must be equal for networks to be trained as one population."""
-        return () if self.encoding is None else (type(self.encoding), *self.encoding.source.tolist())
+        return None if self.encoding is None else tuple(self.encoding.source.tolist())
 
 
 def tabular_network(
@@ -80,7 +73,7 @@ def tabular_network(
     """
     inputs = part.inputs
     columns = inputs[:, : inputs.shape[1] - part.projected]
-    encoding = None if embedding == "linear" else make_encoding(columns, embedding)
+    encoding = None if embedding == "linear" else make_encoding(columns)
     return TabularNetwork(inputs.shape[1], n_classes, hidden, activation, inputs.dtype, encoding)
 
 
@@ -148,11 +141,6 @@ def bare(task: Task) -> bool:
     inputs = task.train.inputs
     plain = isinstance(inputs, Tensor) and inputs.dim() == 2 and inputs.is_floating_point()
     return plain and task.model is None and task.train.prepare is None
-
-
-def pooled_part(task: Task) -> Samples:
-    """The training and validation parts, pooled."""
-    return task.train if task.val is None else task.train + task.val
 
 
 def wide_axes(inputs: Tensor) -> Tensor | None:

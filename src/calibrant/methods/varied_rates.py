@@ -12,14 +12,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from calibrant.bilevel import Callback, NonFiniteError
+from calibrant.bilevel import NonFiniteError
 from calibrant.data.streams.streams import mix
 from calibrant.methods.averaged import AveragedNetwork
-from calibrant.methods.core.method import Compile, Method
-from calibrant.methods.core.results import Failed, Fitted, Mixture, network_logits
+from calibrant.methods.core.method import Method
+from calibrant.methods.core.results import Failed, Fitted, Mixture, begun, network_logits
 from calibrant.methods.core.samples import Samples
 from calibrant.methods.core.task import Task
-from calibrant.methods.standard import begun
 
 _BASE = AveragedNetwork()
 FACTOR = 3.0
@@ -58,16 +57,10 @@ class VariedRates(Method):
         return self.base.rows_at_once(task)
 
     @classmethod
-    def fit_group(
-        cls,
-        methods: Sequence[VariedRates],
-        tasks: Sequence[Task],
-        callbacks: Sequence[Callback] = (),
-        compile: Compile = "auto",
-    ) -> list[Fitted]:
-        return [m.fit_one(t, callbacks, compile) for m, t in zip(methods, tasks, strict=True)]
+    def fit_group(cls, methods: Sequence[VariedRates], tasks: Sequence[Task], **how: Any) -> list[Fitted]:
+        return [method.fit_one(task, **how) for method, task in zip(methods, tasks, strict=True)]
 
-    def fit_one(self, task: Task, callbacks: Sequence[Callback], compile: Compile) -> Fitted:
+    def fit_one(self, task: Task, **how: Any) -> Fitted:
         """Train all networks on one task and keep the best subset."""
         val = task.need_val("The choice among learning rates")
         networks, failures, tried = list[Any](), list[str](), dict[float, float]()
@@ -76,7 +69,7 @@ class VariedRates(Method):
             method, again = replace(self.base, learning_rate=rate), task.again(mix(task.seed, len(tried)) % 2**31)
             tried[rate] = math.inf
             try:
-                (fitted,) = AveragedNetwork.fit_group([method], [again], callbacks, compile)
+                (fitted,) = AveragedNetwork.fit_group([method], [again], **how)
             except NonFiniteError as error:
                 failures.append(str(error))
                 continue

@@ -20,9 +20,6 @@ isotonic                   `Isotonic`                           yes             
 isotonic-confidence        `IsotonicConfidence`                 no                 yes
 order-preserving-isotonic  `OrderPreservingIsotonic`            no                 no
 histogram                  `HistogramBinning`                   yes                no
-bbq                        `BBQ`                                yes                no
-scaling-binning            `ScalingBinning`                     yes                no
-polynomial                 `ShapeRestrictedPolynomial`          yes                no
 neural                     `NeuralCalibrator`                   yes                no
 ========================== ==================================== ================== =================
 
@@ -33,20 +30,18 @@ fitted scikit-learn classifier or a torch module. `save_calibrator` and `load_ca
 """
 
 from calibrant.posthoc._base import Calibrator
-from calibrant.posthoc.auto import Auto
-from calibrant.posthoc.binning import BBQ, HistogramBinning, ScalingBinning
+from calibrant.posthoc.auto import CALIBRATORS, Auto
+from calibrant.posthoc.binning import HistogramBinning
 from calibrant.posthoc.isotonic import Isotonic, IsotonicConfidence, OrderPreservingIsotonic
 from calibrant.posthoc.matrix import Dirichlet, Matrix, StructuredMatrix, Vector
 from calibrant.posthoc.neural import NeuralCalibrator
 from calibrant.posthoc.persistence import load_calibrator, save_calibrator
 from calibrant.posthoc.platt import Beta, Platt
-from calibrant.posthoc.polynomial import ShapeRestrictedPolynomial
-from calibrant.posthoc.registry import CALIBRATORS, confidence_calibrator, describe, make_calibrator
+from calibrant.posthoc.registry import confidence_calibrator, make_calibrator
 from calibrant.posthoc.temperature import AttendedTemperature, EnsembleTemperature, Temperature
 from calibrant.posthoc.wrapper import CalibratedModel
 
 __all__ = [
-    "BBQ",
     "CALIBRATORS",
     "AttendedTemperature",
     "Auto",
@@ -62,13 +57,10 @@ __all__ = [
     "NeuralCalibrator",
     "OrderPreservingIsotonic",
     "Platt",
-    "ScalingBinning",
-    "ShapeRestrictedPolynomial",
     "StructuredMatrix",
     "Temperature",
     "Vector",
     "confidence_calibrator",
-    "describe",
     "load_calibrator",
     "make_calibrator",
     "save_calibrator",

@@ -1,8 +1,8 @@
-"""The base class of all calibrators: it checks inputs and turns them into log-probabilities."""
+"""The base classes of all calibrators, and of those that map each class against the others."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -10,11 +10,13 @@ from scipy.special import log_softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
+from calibrant.base.classes import logsumexp_of_others
 from calibrant.base.inputs import Logits, check_logits, check_probs, check_weights, like, two_columns
 from calibrant.base.labels import check_labels, column_names, encode_names
 from calibrant.base.words import listed
 
 Floats = np.ndarray
+Map: TypeAlias = dict[str, np.ndarray]
 
 # A logit this far below the top has a probability of exactly 0 in float64.
 _UNDERFLOW_GAP = 745.0
@@ -51,7 +53,8 @@ class Calibrator(ClassifierMixin, BaseEstimator):
     can_change_prediction: ClassVar[bool] = True
     can_fall_below_chance: ClassVar[bool] = False
 
-    from_probs: bool
+    def __init__(self, *, from_probs: bool = False) -> None:
+        self.from_probs = from_probs
 
     def fit(self, logits: Any, labels: Any, sample_weight: Any = None) -> Self:
         """Fit on held-out predictions.
@@ -229,3 +232,56 @@ def mix_uniform(probs: Floats, n: float) -> Floats:
     It keeps the ranking. The log-loss of maps that are estimated by counting becomes finite.
     """
     return (n * probs + 1.0 / probs.shape[1]) / (n + 1.0)
+
+
+def log_complement(log_p: Floats) -> Floats:
+    """log(1 - p) for rows of log-probabilities; accurate even if p rounds to 1."""
+    result: Floats = logsumexp_of_others(torch.from_numpy(log_p)).numpy()
+    return result
+
+
+def log_odds(log_p: Floats) -> Floats:
+    """log(p / (1 - p)) of every class against all the others, without cancellation."""
+    return log_p - log_complement(log_p)
+
+
+def check_strength(name: str, value: float) -> None:
+    """Raise an error for a strength that is negative or not finite."""
+    if not (np.isfinite(value) and value >= 0):
+        raise ValueError(f"{name} must be a finite number, 0 or above; got {value}.")
+
+
+class OneVsRest(Calibrator):
+    """Fit a map for each class against the others, and divide by the sum (Zadrozny and Elkan, KDD 2002).
+
+    With two classes there is one map, for class 1, and class 0 gets the rest; nothing is normalised. A subclass defines
+    ``_fit_map`` and ``_apply_map`` for one column of scores. By default these are the log-odds of the class, which stay
+    distinct even if p rounds to 1.
+    """
+
+    def _fit(self, scores: Floats, labels: np.ndarray, weights: Floats) -> None:
+        columns = self._columns(scores)
+        self.maps_ = [
+            self._fit_map(columns[:, k], (labels == k).astype(float), weights) for k in _mapped_classes(scores.shape[1])
+        ]
+
+    def _predict(self, scores: Floats) -> Floats:
+        columns = self._columns(scores)
+        classes = _mapped_classes(scores.shape[1])
+        mapped = [self._apply_map(m, columns[:, k]) for m, k in zip(self.maps_, classes, strict=True)]
+        if len(mapped) == 1:
+            return np.column_stack([1.0 - mapped[0], mapped[0]])
+        return normalise(np.column_stack(mapped))
+
+    def _columns(self, scores: Floats) -> Floats:
+        return log_odds(scores)
+
+    def _fit_map(self, column: Floats, target: Floats, weights: Floats) -> Map:
+        raise NotImplementedError
+
+    def _apply_map(self, fitted: Map, column: Floats) -> Floats:
+        raise NotImplementedError
+
+
+def _mapped_classes(n_classes: int) -> list[int]:
+    return [1] if n_classes == 2 else list(range(n_classes))

@@ -6,9 +6,7 @@ import numpy as np
 from scipy.special import softmax
 from sklearn.isotonic import isotonic_regression
 
-from calibrant.posthoc._base import Calibrator, Floats, mix_uniform, normalise
-from calibrant.posthoc._odds import log_odds
-from calibrant.posthoc._one_vs_rest import Map, OneVsRest
+from calibrant.posthoc._base import Calibrator, Floats, Map, OneVsRest, log_odds, mix_uniform, normalise
 
 
 class Isotonic(OneVsRest):
@@ -124,10 +122,6 @@ class OrderPreservingIsotonic(Calibrator):
     """
 
     can_change_prediction = False
-    can_fall_below_chance = False
-
-    def __init__(self, *, from_probs: bool = False) -> None:
-        self.from_probs = from_probs
 
     def _fit(self, scores: Floats, labels: np.ndarray, weights: Floats) -> None:
         n_classes = scores.shape[1]

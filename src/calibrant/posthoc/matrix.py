@@ -12,7 +12,7 @@ from scipy.special import log_softmax, softmax
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.model_selection import KFold
 
-from calibrant.posthoc._base import Calibrator, Floats
+from calibrant.posthoc._base import Calibrator, Floats, check_strength
 from calibrant.posthoc._multinomial import MultinomialProblem, affine_logits, class_curvature, objective, solve
 from calibrant.posthoc.temperature import bounded_temperature
 
@@ -22,9 +22,6 @@ ODIR_GRID = (100.0, 10.0, 1.0, 0.1, 0.01, 0.001)
 
 class _Affine(Calibrator):
     """softmax(W x + b), where x is `_design` of the scores."""
-
-    can_change_prediction = True
-    can_fall_below_chance = False
 
     def _design(self, scores: Floats) -> Floats:
         raise NotImplementedError
@@ -96,7 +93,7 @@ class Vector(_Structured):
         self.from_probs = from_probs
 
     def _fit(self, scores: Floats, labels: np.ndarray, weights: Floats) -> None:
-        _check_strength("l2", self.l2)
+        check_strength("l2", self.l2)
         n_classes = scores.shape[1]
         free = np.column_stack([np.eye(n_classes, dtype=bool), np.ones(n_classes, dtype=bool)])
         penalty = np.full((n_classes, n_classes + 1), self.l2 * n_classes)
@@ -146,7 +143,7 @@ class StructuredMatrix(_Structured):
 
     def _fit(self, scores: Floats, labels: np.ndarray, weights: Floats) -> None:
         for name in ("l2_bias", "l2_diagonal", "l2_off_diagonal"):
-            _check_strength(name, getattr(self, name))
+            check_strength(name, getattr(self, name))
         n_classes = scores.shape[1]
         matrix = np.full((n_classes, n_classes), self.l2_off_diagonal * n_classes * (n_classes - 1))
         np.fill_diagonal(matrix, self.l2_diagonal * n_classes)
@@ -164,7 +161,7 @@ class _Odir(_Affine):
 
     def _fit(self, scores: Floats, labels: np.ndarray, weights: Floats) -> None:
         if self.odir is not None:
-            _check_strength("odir", self.odir)
+            check_strength("odir", self.odir)
         design = self._design(scores)
         temperature = bounded_temperature(scores, labels, weights)
         if self.odir is None:
@@ -271,8 +268,3 @@ def _odir_problem(
     penalty = np.column_stack([matrix, np.full(n_classes, odir * n_classes)]) / weights.sum()
     centre = _identity(n_classes) / temperature
     return MultinomialProblem(design, labels, weights, centre, penalty, np.ones_like(penalty, dtype=bool))
-
-
-def _check_strength(name: str, value: float) -> None:
-    if not (np.isfinite(value) and value >= 0):
-        raise ValueError(f"{name} must be a finite number, 0 or above; got {value}.")

@@ -54,9 +54,6 @@ class NeuralCalibrator(Calibrator):
         η and g.
     """
 
-    can_change_prediction = True
-    can_fall_below_chance = False
-
     def __init__(
         self,
         hidden: int = 16,
@@ -87,8 +84,8 @@ class NeuralCalibrator(Calibrator):
         if len(x) >= _MIN_SAMPLES:
             order = torch.from_numpy(np.random.default_rng(self.random_state).permutation(len(x)))
             validation, training = ([values[rows] for values in inputs] for rows in order.tensor_split([len(x) // 5]))
-            self.steps_ = self._train(training, self.max_steps, validation).best_step
-        net = self._train(list(inputs), self.steps_, None).net
+            self.steps_ = self._train(training, self.max_steps, validation)[1]
+        net = self._train(list(inputs), self.steps_, None)[0]
         self.slopes_ = softplus(net.raw_slopes).numpy()
         self.input_weight_, self.input_bias_ = net.input_weight.numpy(), net.input_bias.numpy()
         self.output_weight_, self.output_bias_ = net.output_weight.numpy(), net.output_bias.numpy()
@@ -100,8 +97,8 @@ class NeuralCalibrator(Calibrator):
         eta = _curve(x, torch.from_numpy(self.knots_), torch.from_numpy(self.slopes_))
         return torch.softmax(eta + g, dim=1).numpy()
 
-    def _train(self, data: list[Tensor], steps: int, validation: list[Tensor] | None) -> _Trained:
-        """Adam on the full set; the best step has the smallest loss on `held`."""
+    def _train(self, data: list[Tensor], steps: int, validation: list[Tensor] | None) -> tuple[_Net, int]:
+        """Adam on the full set: the network after the last step, and the step of the smallest loss on `validation`."""
         n_classes = data[0].shape[1]
         knots = torch.from_numpy(self.knots_)
         net = _start(n_classes, self.hidden, len(self.knots_) + 1, self.random_state)
@@ -131,7 +128,7 @@ class NeuralCalibrator(Calibrator):
             decay = decay + (net.raw_slopes - identity).square().sum()
             (loss(data) + self.weight_decay * decay).backward()
             optimiser.step()
-        return _Trained(_Net(*(part.detach() for part in net)), best_step)
+        return _Net(*(part.detach() for part in net)), best_step
 
 
 class _Net(NamedTuple):
@@ -140,11 +137,6 @@ class _Net(NamedTuple):
     input_bias: Tensor
     output_weight: Tensor
     output_bias: Tensor
-
-
-class _Trained(NamedTuple):
-    net: _Net
-    best_step: int
 
 
 def _start(n_classes: int, hidden: int, n_slopes: int, seed: int) -> _Net:

@@ -10,12 +10,11 @@ from sklearn.utils.validation import check_is_fitted
 from calibrant.base.files import Arrays, Format, pack, unpack
 from calibrant.base.fitted import fitted_state
 from calibrant.posthoc._base import Calibrator
-from calibrant.posthoc.auto import Auto
-from calibrant.posthoc.registry import CALIBRATORS
+from calibrant.posthoc.auto import CALIBRATORS, Auto
+from calibrant.posthoc.registry import TYPES
 
-CALIBRATOR_TYPES: dict[str, type[Calibrator]] = {**CALIBRATORS, "auto": Auto}
 WRITER = "calibrant.posthoc.save_calibrator or `calibrant calibrate`"
-FORMAT = Format("calibrator", CALIBRATOR_TYPES, WRITER)
+FORMAT = Format("calibrator", TYPES, WRITER)
 
 
 def save_calibrator(calibrator: Calibrator, path: str | os.PathLike[str]) -> None:
@@ -55,11 +54,11 @@ def _build(kind: type, header: dict[str, Any], arrays: Arrays) -> Calibrator:
 
 def build_calibrator(parts: dict[str, Any], arrays: Arrays) -> Calibrator:
     """The calibrator that `calibrator_parts` described."""
-    return _build(CALIBRATOR_TYPES[parts["calibrator"]], parts, arrays)
+    return _build(TYPES[parts["calibrator"]], parts, arrays)
 
 
 def _name_of(calibrator: Calibrator) -> str:
-    for name, cls in CALIBRATOR_TYPES.items():
+    for name, cls in TYPES.items():
         if type(calibrator) is cls:
             return name
     raise TypeError(

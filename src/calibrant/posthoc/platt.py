@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+from scipy.optimize import minimize
 from scipy.special import expit, softmax
+from sklearn.exceptions import ConvergenceWarning
 
-from calibrant.posthoc._base import Calibrator, Floats
+from calibrant.base.warning import warn
+from calibrant.posthoc._base import Calibrator, Floats, Map, OneVsRest, check_strength, log_complement, log_odds
 from calibrant.posthoc._multinomial import MultinomialProblem, solve
-from calibrant.posthoc._odds import log_complement
-from calibrant.posthoc._one_vs_rest import Map, OneVsRest, fit_platt, platt_scores
 
 
 class Platt(OneVsRest):
@@ -31,14 +32,32 @@ class Platt(OneVsRest):
         One dict per class (for two classes: class 1 alone) with "coefficients", (a, b).
     """
 
-    def __init__(self, *, from_probs: bool = False) -> None:
-        self.from_probs = from_probs
-
     def _columns(self, scores: Floats) -> Floats:
-        return platt_scores(scores)
+        return log_odds(scores) if scores.shape[1] == 2 else scores
 
     def _fit_map(self, column: Floats, target: Floats, weights: Floats) -> Map:
-        return {"coefficients": fit_platt(column, target, weights)}
+        # With these targets the optimum is finite, even if the classes are separated or one of them is absent.
+        positives, total = float(weights @ target), float(weights.sum())
+        soft = np.where(target > 0, (positives + 1) / (positives + 2), 1 / (total - positives + 2))
+        share = weights / total
+        scale = float(np.sqrt(share @ column**2)) or 1.0
+        design = np.column_stack([column / scale, np.ones_like(column)])
+
+        def loss(c: Floats) -> tuple[float, Floats]:
+            eta = design @ c
+            value = share @ (np.logaddexp(0.0, eta) - soft * eta)
+            return float(value), design.T @ (share * (expit(eta) - soft))
+
+        options = {"maxiter": 1000, "ftol": 0.0, "gtol": 1e-9}
+        optimum = minimize(loss, np.zeros(2), jac=True, method="L-BFGS-B", options=options)
+        gradient = np.abs(loss(optimum.x)[1]).max()
+        if gradient > 1e-6:
+            warn(
+                f"Platt scaling did not converge: the largest entry of the gradient is {gradient:.1e} instead of at "
+                "most 1e-06. Use more calibration samples.",
+                ConvergenceWarning,
+            )
+        return {"coefficients": optimum.x / np.array([scale, 1.0])}
 
     def _apply_map(self, fitted: Map, column: Floats) -> Floats:
         a, b = fitted["coefficients"]
@@ -68,16 +87,12 @@ class Beta(Calibrator):
         A row (a, b, c) per class.
     """
 
-    can_change_prediction = True
-    can_fall_below_chance = False
-
     def __init__(self, l2: float = 0.1, *, from_probs: bool = False) -> None:
         self.l2 = l2
         self.from_probs = from_probs
 
     def _fit(self, scores: Floats, labels: np.ndarray, weights: Floats) -> None:
-        if not (np.isfinite(self.l2) and self.l2 >= 0):
-            raise ValueError(f"l2 must be a finite number, 0 or above; got {self.l2}.")
+        check_strength("l2", self.l2)
         n_classes = scores.shape[1]
         diagonal, none = np.eye(n_classes), np.zeros((n_classes, n_classes))
         design = np.column_stack([scores, -log_complement(scores)])

@@ -1,65 +1,26 @@
-"""The table of calibrators, read by tests, benchmarks and the command line; a new calibrator is one more row."""
+"""Calibrators by name, for the command line and for the arguments of other functions."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
+from calibrant.base.settings import check_choice
 from calibrant.posthoc._base import Calibrator
-from calibrant.posthoc.binning import BBQ, HistogramBinning, ScalingBinning
-from calibrant.posthoc.isotonic import Isotonic, IsotonicConfidence, OrderPreservingIsotonic
-from calibrant.posthoc.matrix import Dirichlet, Matrix, StructuredMatrix, Vector
-from calibrant.posthoc.neural import NeuralCalibrator
-from calibrant.posthoc.platt import Beta, Platt
-from calibrant.posthoc.polynomial import ShapeRestrictedPolynomial
-from calibrant.posthoc.temperature import AttendedTemperature, EnsembleTemperature, Temperature
+from calibrant.posthoc.auto import CALIBRATORS, Auto
 
-CALIBRATORS: dict[str, type[Calibrator]] = {
-    "temperature": Temperature,
-    "ensemble-temperature": EnsembleTemperature,
-    "attended-temperature": AttendedTemperature,
-    "vector": Vector,
-    "matrix": Matrix,
-    "structured-matrix": StructuredMatrix,
-    "dirichlet": Dirichlet,
-    "platt": Platt,
-    "beta": Beta,
-    "isotonic": Isotonic,
-    "isotonic-confidence": IsotonicConfidence,
-    "order-preserving-isotonic": OrderPreservingIsotonic,
-    "histogram": HistogramBinning,
-    "bbq": BBQ,
-    "scaling-binning": ScalingBinning,
-    "polynomial": ShapeRestrictedPolynomial,
-    "neural": NeuralCalibrator,
-}
-
-AUTO = "auto"
-"""The name by which `make_calibrator` makes `calibrant.posthoc.Auto`."""
-
-
-class Description(NamedTuple):
-    """One row of `describe`."""
-
-    name: str
-    summary: str
-    can_change_prediction: bool
-    can_fall_below_chance: bool
+TYPES: dict[str, type[Calibrator]] = {"auto": Auto, **CALIBRATORS}
+"""The calibrators by their names; "auto" compares the others."""
 
 
 def check_calibrator(name: Any, argument: str = "name") -> None:
     """Raise an error that names the argument if there is no calibrator of this name."""
-    if not isinstance(name, str) or name not in (AUTO, *CALIBRATORS):
-        raise ValueError(f"{argument} must be one of {AUTO}, {', '.join(CALIBRATORS)}; got {name!r}.")
+    check_choice(argument, name, TYPES)
 
 
 def make_calibrator(name: str, **params: Any) -> Calibrator:
     """Make a calibrator by its name in the table: ``make_calibrator("vector", l2=0.1)``; "auto" chooses the best."""
     check_calibrator(name)
-    if name == AUTO:
-        from calibrant.posthoc.auto import Auto  # imported here because it depends on this table
-
-        return Auto(**params)
-    return CALIBRATORS[name](**params)
+    return TYPES[name](**params)
 
 
 def confidence_calibrator(name: str, **params: Any) -> Calibrator:
@@ -76,7 +37,7 @@ def confidence_calibrator(name: str, **params: Any) -> Calibrator:
     >>> bool(calibrator.predict_proba(confidence)[:, 1].max() < 0.4)
     True
     """
-    if name == AUTO:
+    if name == "auto":
         params["candidates"] = [_for_confidence(key) for key in params.get("candidates") or _suitable()]
     return make_calibrator(_for_confidence(name), from_probs=True, **params)
 
@@ -91,20 +52,7 @@ def _for_confidence(name: str) -> str:
     if name in CALIBRATORS and name not in _suitable():
         raise ValueError(
             f"{name} cannot calibrate a confidence, because it never moves one across 1/2. It needs the probabilities "
-            f"or logits of all classes. For a confidence, name one of {AUTO}, isotonic-confidence, "
+            f"or logits of all classes. For a confidence, name one of auto, isotonic-confidence, "
             f"{', '.join(_suitable())}."
         )
     return name
-
-
-def describe() -> list[Description]:
-    """List every calibrator, with the first line of its docstring and what it can change."""
-    return [
-        Description(
-            name,
-            (cls.__doc__ or "").strip().splitlines()[0],
-            cls.can_change_prediction,
-            cls.can_fall_below_chance,
-        )
-        for name, cls in CALIBRATORS.items()
-    ]

@@ -11,8 +11,7 @@ from scipy.special import log_softmax, softmax
 from sklearn.exceptions import ConvergenceWarning
 
 from calibrant.base.warning import warn
-from calibrant.posthoc._base import Calibrator, Floats
-from calibrant.posthoc._odds import log_complement
+from calibrant.posthoc._base import Calibrator, Floats, log_complement
 
 # The search covers the mean logit gap times e^-16 to e^16: 1e-7 to 9e6.
 _LOG_RANGE = 16.0
@@ -52,10 +51,6 @@ class Temperature(Calibrator):
     """
 
     can_change_prediction = False
-    can_fall_below_chance = False
-
-    def __init__(self, *, from_probs: bool = False) -> None:
-        self.from_probs = from_probs
 
     def _fit(self, scores: Floats, labels: np.ndarray, weights: Floats) -> None:
         self.temperature_ = fit_temperature(scores, labels, weights)
@@ -86,10 +81,6 @@ class EnsembleTemperature(Calibrator):
     """
 
     can_change_prediction = False
-    can_fall_below_chance = False
-
-    def __init__(self, *, from_probs: bool = False) -> None:
-        self.from_probs = from_probs
 
     def _fit(self, scores: Floats, labels: np.ndarray, weights: Floats) -> None:
         self.temperature_ = fit_temperature(scores, labels, weights)
@@ -139,7 +130,6 @@ class AttendedTemperature(Calibrator):
     """
 
     can_change_prediction = False
-    can_fall_below_chance = False
 
     def __init__(self, threshold: float = 0.03, *, from_probs: bool = False) -> None:
         self.threshold = threshold

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from calibrant.data.columns import ColumnFormat, Columns, numbers
+from calibrant.data.columns import ColumnFormat
 from calibrant.data.columns.column_format import formats_from_json
-from calibrant.data.columns.encoder import TableEncoder
+from calibrant.data.columns.encoder import EncodedTable, TableEncoder
 from calibrant.data.columns.encoding import Categorical
+from calibrant.data.columns.parquet import need_pandas
+from calibrant.data.columns.values import Columns, numbers
 from calibrant.estimators import load_classifier
 from calibrant.selective import RejectionRule
-from calibrant.tables.reading import as_frame, similar
+from calibrant.tables.read import similar
 
 ABOUT = "table_"
 """The classifier's fitted attribute with the facts that `calibrant train` stores about the table."""
@@ -67,16 +70,23 @@ class TableModel:
         """Return class probabilities for the rows of a table."""
         absent = [name for name in self.features if name not in columns]
         if absent:
-            hints = [f"{name!r}{_like(name, columns)}" for name in absent[:5]]
+            near = {name: similar(name, columns) for name in absent[:5]}
+            hints = [f"{name!r} (is it {other}?)" if other else repr(name) for name, other in near.items()]
             more = f" and {len(absent) - 5} more" if len(absent) > 5 else ""
             raise ValueError(
                 f"{file} lacks {'columns' if len(absent) > 1 else 'the column'} that the model was trained on: "
                 f"{', '.join(hints)}{more}. Add {'them' if len(absent) > 1 else 'it'}; values may be empty."
             )
-        if self.encoder is None:
-            columns = {name: numbers(columns[name], name) for name in self.features}
-        probs: np.ndarray = self.classifier.predict_proba(as_frame(columns, self.features))
+        probs: np.ndarray = self.classifier.predict_proba(encoded(columns, self.features, self.encoder))
         return probs
+
+    def predictions(self, probs: np.ndarray) -> dict[str, np.ndarray]:
+        """Return predicted class, confidence, a probability per class, and whether the prediction is withheld."""
+        names, best, confidence = np.array(self.classes, dtype=object), probs.argmax(axis=1), probs.max(axis=1)
+        columns = {"predicted": names[best], "confidence": confidence}
+        columns |= {f"prob_{name}": probs[:, k] for k, name in enumerate(names)}
+        accepted = self.accepts(confidence)
+        return columns if accepted is None else columns | {"withheld": ~accepted}
 
     def unseen(self, columns: Columns) -> dict[str, list[str]]:
         """Return the categories that are not in the training data, by column."""
@@ -93,9 +103,11 @@ class TableModel:
         return np.asarray(self.rule.accepts(confidence))
 
 
-def _like(name: str, columns: Columns) -> str:
-    near = similar(name, columns)
-    return f" (is it {near}?)" if near else ""
+def encoded(columns: Columns, names: Iterable[str], encoder: TableEncoder | None) -> Any:
+    """Return what a classifier reads: the numbers of the encoder, or a data frame of plain numbers without one."""
+    if encoder is not None:
+        return EncodedTable(encoder.transform(columns), encoder)
+    return need_pandas().DataFrame({name: numbers(columns[name], name) for name in names})
 
 
 def save_model(model: TableModel, path: str | os.PathLike[str]) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from calibrant.data.columns import Notation
-from calibrant.tables.parts import TEST_SHARE, share_or_file
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class Order:
     out: Path
     method: str = "self-calibrated"
     val: float | Path | None = None
-    test: float | Path = TEST_SHARE
+    test: float | Path = 0.2
     groups: str | None = None
     test_overlap: bool = False
     time: str | None = None
@@ -81,13 +80,10 @@ class Order:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("table", "out", "val", "test"):
-            value: Any = getattr(self, name)
-            if name in ("table", "out"):
-                value = Path(value)
-            elif value is not None and not isinstance(value, Path):
-                value = share_or_file(str(value), f"--{name}")
-            object.__setattr__(self, name, value)
+        for name in ("table", "out"):
+            object.__setattr__(self, name, Path(getattr(self, name)))
+        for name in ("val", "test"):
+            object.__setattr__(self, name, _share_or_file(getattr(self, name), f"--{name}"))
 
     @property
     def notation(self) -> Notation:
@@ -99,3 +95,16 @@ class Order:
         """The options as plain values; files by their names."""
         options = {name: value for name, value in asdict(self).items() if name not in ("out", "rows")}
         return {name: value.name if isinstance(value, Path) else value for name, value in options.items()}
+
+
+def _share_or_file(value: Any, option: str) -> float | Path | None:
+    """An option that is a share of the rows, as a number or as text, or a file."""
+    if value is None:
+        return None
+    try:
+        share = float(value)
+    except (TypeError, ValueError):
+        return Path(value)
+    if not 0 < share < 1:
+        raise ValueError(f"{option} must be a file or a share of the rows between 0 and 1, such as 0.2; got {value}.")
+    return share

@@ -14,16 +14,15 @@ import numpy as np
 
 from calibrant.base.settings import check_fraction
 from calibrant.base.words import listed
-from calibrant.data.columns import Columns, each, is_missing
 from calibrant.data.columns.labels import as_labels
 from calibrant.data.columns.read import read_chunks
+from calibrant.data.columns.values import Columns, each, is_missing
 from calibrant.data.columns.write import table_writer
 from calibrant.data.free_text import FreeText
 from calibrant.metrics.streaming import StreamingECE
-from calibrant.tables.dates import date_notes, outside_dates
+from calibrant.tables.describe import date_notes, outside_dates
 from calibrant.tables.model import TableModel, load_model
-from calibrant.tables.reading import need_column
-from calibrant.tables.writing import prediction_columns
+from calibrant.tables.read import need_column
 
 CHUNK = 20_000
 SHOWN = 5
@@ -131,7 +130,7 @@ def predict(
                 unseen.setdefault(name, {}).update(dict.fromkeys(values[:SHOWN]))
             wordless = [text for text in wordless if not text.terms(columns[text.name]).nnz]
             outside.update(outside_dates(columns, date_ranges))
-            output = prediction_columns(loaded, probs)
+            output = loaded.predictions(probs)
             if rule is not None:
                 output["set"] = _sets(loaded.classes, rule.apply(probs))
             if score and loaded.target in columns:

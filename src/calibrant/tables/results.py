@@ -11,22 +11,19 @@ import numpy as np
 
 from calibrant.base.atomic_write import write_text_whole
 from calibrant.base.words import count, duration, listed
+from calibrant.data.columns.parquet import need_pandas
+from calibrant.data.columns.write import table_writer
 from calibrant.report import versions
 from calibrant.report.evaluation import Evaluation, evaluate
-from calibrant.tables.describing import TableDescription
+from calibrant.tables.describe import TableDescription
 from calibrant.tables.methods import LEVEL, find_method
 from calibrant.tables.model import TableModel
 from calibrant.tables.order import Order
-from calibrant.tables.parts import TableParts
-from calibrant.tables.writing import suspects, write_predictions, write_suspects
+from calibrant.tables.read import Labelled
+from calibrant.tables.split import TableParts
 
-MODEL, METRICS, PREDICTIONS, SUSPECTS, REPORT = (
-    "model.calibrant",
-    "metrics.json",
-    "predictions.csv",
-    "suspects.csv",
-    "report.html",
-)
+MODEL, METRICS, REPORT = "model.calibrant", "metrics.json", "report.html"
+PREDICTIONS, SUSPECTS = "predictions.csv", "suspects.csv"
 UNLIKELY = 0.05
 """A training label with a lower probability counts as very doubtful."""
 
@@ -44,8 +41,8 @@ class TrainingResult:
     """The content of metrics.json."""
     probs: np.ndarray = field(repr=False)
     """The class probabilities of the test rows."""
-    suspects: list[dict[str, Any]] = field(repr=False)
-    """The training rows whose labels are doubtful, as in suspects.csv."""
+    suspects: Any = field(repr=False)
+    """The training rows whose labels are doubtful, as in suspects.csv: a data frame."""
 
 
 def judge(order: Order, model: TableModel, parts: TableParts, described: TableDescription) -> TrainingResult:
@@ -63,10 +60,9 @@ def judge(order: Order, model: TableModel, parts: TableParts, described: TableDe
         seed=order.seed,
     )
     correct = np.array(model.classes)[probs.argmax(axis=1)] == labels
-    accepted = model.accepts(probs.max(axis=1))
+    accepted, suspect_rows = model.accepts(probs.max(axis=1)), suspects(model, train)
     assert model.rule is not None
     assert accepted is not None
-    suspect_rows = suspects(model, train)
     metrics = {
         "config": order.config,
         "versions": versions(),
@@ -76,8 +72,8 @@ def judge(order: Order, model: TableModel, parts: TableParts, described: TableDe
             "classes": train.classes,
             "rows": {name: 0 if part is None else len(part) for name, part in parts.each.items()},
             "columns": described.kinds,
-            "left_out": described.dropped,
-            "notes": [*parts.notes, *described.warnings, *model.about["notes"]],
+            "left_out": described.encoder.dropped_,
+            "notes": [*parts.notes, *described.notes, *model.about["notes"]],
         },
         "model": model_facts(model.classifier),
         "rule": {
@@ -91,7 +87,7 @@ def judge(order: Order, model: TableModel, parts: TableParts, described: TableDe
         },
         "test": evaluation.to_dict(rows=order.rows)["models"][0],
         "suspects": len(suspect_rows),
-        "very_suspect": sum(row["probability_of_label"] < UNLIKELY for row in suspect_rows),
+        "very_suspect": int((suspect_rows["probability_of_label"] < UNLIKELY).sum()),
         "seconds": {"training": round(model.about["seconds"], 2)},
     }
     return TrainingResult(order.out, model, evaluation, metrics, probs, suspect_rows)
@@ -108,20 +104,46 @@ def model_facts(classifier: Any) -> dict[str, Any]:
     return facts
 
 
-def publish(order: Order, result: TrainingResult, parts: TableParts, work: Path) -> None:
+def suspects(model: TableModel, train: Labelled) -> Any:
+    """Return training rows whose label is less likely than another class, most suspect first, as a data frame."""
+    rows, suspicions = model.classifier.suspects(return_scores=True)
+    out_of_fold = getattr(model.classifier, "oof_proba_", None)
+    if out_of_fold is not None and np.isfinite(out_of_fold[rows]).all():
+        probs = np.asarray(out_of_fold[rows])
+    else:
+        probs = model.probs({name: column[rows] for name, column in train.columns.items()}, train.file)
+    classes = np.array(model.classes, dtype=object)
+    labels, likely = train.labels[rows].astype(str).astype(object), classes[probs.argmax(axis=1)]
+    of_label = (probs * (labels[:, None] == classes)).sum(axis=1)
+    entries = {"row": train.numbers[rows], "label": labels, "likely": likely, "suspicion": suspicions}
+    frame = need_pandas().DataFrame(entries | {"probability_of_label": of_label})
+    return frame[labels != likely].reset_index(drop=True)
+
+
+def publish(order: Order, result: TrainingResult, parts: TableParts, described: TableDescription, work: Path) -> None:
     """Write all files to the hidden folder, then move them; `metrics.json` is removed first and moved last."""
-    model, metrics = result.model, result.metrics
-    write_predictions(work / PREDICTIONS, model, parts.test, result.probs)
-    write_suspects(work / SUSPECTS, result.suspects, parts.train, rows=order.rows)
+    model, metrics, test = result.model, result.metrics, parts.test
+    labels = test.labels.astype(str).astype(object)
+    with table_writer(work / PREDICTIONS) as write:
+        write({"row": test.numbers, "label": labels} | model.predictions(result.probs))
+    with table_writer(work / SUSPECTS) as write:
+        write(_with_values(result.suspects, parts.train) if order.rows else dict(result.suspects))
     title = f"{order.target} in {parts.train.file}"
-    result.evaluation.to_html(work / REPORT, title=title, card=card(order, result, parts), rule=model.rule)
+    result.evaluation.to_html(work / REPORT, title=title, card=card(order, result, parts, described), rule=model.rule)
     write_text_whole(work / METRICS, json.dumps(metrics, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
     (order.out / METRICS).unlink(missing_ok=True)
     for name in (MODEL, PREDICTIONS, SUSPECTS, REPORT, METRICS):
         (work / name).replace(order.out / name)
 
 
-def card(order: Order, result: TrainingResult, parts: TableParts) -> dict[str, str]:
+def _with_values(suspect_rows: Any, train: Labelled) -> dict[str, Any]:
+    """The columns of suspects.csv, with the values of their rows."""
+    rows = np.searchsorted(train.numbers, suspect_rows["row"])  # the numbers increase
+    values = {name: column[rows] for name, column in train.columns.items()}
+    return {**suspect_rows, **{f"{name} (table)" if name in suspect_rows else name: v for name, v in values.items()}}
+
+
+def card(order: Order, result: TrainingResult, parts: TableParts, described: TableDescription) -> dict[str, str]:
     """Return the model and data card of the report."""
     data, model = result.metrics["data"], result.metrics["model"]
     rows = data["rows"]
@@ -136,7 +158,7 @@ def card(order: Order, result: TrainingResult, parts: TableParts) -> dict[str, s
         + (f" of {parts.test.file}" if not isinstance(order.test, float) else "")
         + (f", the newest by {order.time!r}" if order.time is not None else "")
         + (f", weighted by {order.weight!r}" if order.weight is not None else ""),
-        "columns": " ".join(TableDescription(data["columns"], data["left_out"], ()).sentences()),
+        "columns": " ".join(described.sentences()),
         "method": f"{order.method}: {find_method(order.method).summary}",
         "members": members,
         "rejection rule": result.metrics["rule"]["summary"],

@@ -20,13 +20,13 @@ from calibrant.base.words import count, listed
 from calibrant.bilevel import NonFiniteError
 from calibrant.data.columns.column_format import formats_to_json
 from calibrant.report.builder import need_jinja
-from calibrant.tables.describing import TableDescription, describe
+from calibrant.tables.describe import TableDescription, describe
 from calibrant.tables.methods import choose_rule, find_method
 from calibrant.tables.model import TableModel, load_model, save_model
 from calibrant.tables.order import Order
-from calibrant.tables.parts import TableParts, divide
-from calibrant.tables.reading import Labelled, read_labelled
+from calibrant.tables.read import Labelled, read
 from calibrant.tables.results import MODEL, TrainingResult, judge, publish
+from calibrant.tables.split import TableParts, split
 
 WORK = ".unfinished"
 
@@ -83,8 +83,8 @@ def train(order: Order, tell: Tell = lambda line: None, *, show_progress: bool =
 
 
 def _train(order: Order, work: Path, tell: Tell, show_progress: bool) -> TrainingResult:
-    table = _read(order)
-    parts = _split(table, order)
+    table = read(order)
+    parts = split(table, order)
     described = describe(parts, order)
     for line in _opening(table, parts, described):
         tell(line)
@@ -93,34 +93,8 @@ def _train(order: Order, work: Path, tell: Tell, show_progress: bool) -> Trainin
     for note in model.about["notes"]:
         tell(f"Note: {note}")
     result = judge(order, model, parts, described)
-    publish(order, result, parts, work)
+    publish(order, result, parts, described, work)
     return result
-
-
-def _read(order: Order) -> Labelled:
-    """The table, which is read once, with the format of each column."""
-    return read_labelled(
-        order.table,
-        order.target,
-        groups=order.groups,
-        time=order.time,
-        weight=order.weight,
-        drop=order.drop,
-        as_text=(*order.categorical, *order.text),
-        notation=order.notation,
-    )
-
-
-def _split(table: Labelled, order: Order) -> TableParts:
-    """The rows for training, validation and testing, and those that choose the rejection rule if it needs its own."""
-    return divide(
-        table,
-        val=order.val,
-        test=order.test,
-        seed=order.seed,
-        test_overlap=order.test_overlap,
-        aside=order.val is not None or not find_method(order.method).cross_fitted,
-    )
 
 
 def _opening(table: Labelled, parts: TableParts, described: TableDescription) -> Iterator[str]:
@@ -130,32 +104,22 @@ def _opening(table: Labelled, parts: TableParts, described: TableDescription) ->
     if formats := table.declared_formats:
         yield f"Formats: {formats}."
     yield f"Predicts {table.target!r}: {listed([f'{n} ({k:,})' for n, k in table.classes.items()])}."
-    yield from (f"Note: {note}" for note in (*parts.notes, *described.warnings))
+    yield from (f"Note: {note}" for note in (*parts.notes, *described.notes))
     yield f"Training on {count(len(parts.train), 'row')}: networks first, then any other members and the calibration."
 
 
 def _fit(order: Order, parts: TableParts, described: TableDescription, show_progress: bool) -> TableModel:
     """Train the members of the pool, pool and calibrate them, and choose the rejection rule."""
-    method = find_method(order.method)
-    train, val, aside = parts.train, parts.val, parts.aside
-    names, codes = described.used, order.categorical
-    text = [name for name in order.text if name in names]
-    settings = {"random_state": order.seed, "device": order.device, "text_columns": text, **order.settings}
-    classifier = method.make(verbose=show_progress, **settings)
+    method, train, val, aside = find_method(order.method), parts.train, parts.val, parts.aside
+    classifier = method.make(verbose=show_progress, random_state=order.seed, device=order.device, **order.settings)
     validation = {}
     if val is not None:
-        validation = {"X_val": val.frame(names, codes), "y_val": val.labels, "sample_weight_val": val.weights}
-    begin = time.perf_counter()
+        validation = {"X_val": described.inputs(val), "y_val": val.labels, "sample_weight_val": val.weights}
+    inputs, begin = described.inputs(train), time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         try:
-            classifier.fit(
-                train.frame(names, codes),
-                train.labels,
-                sample_weight=train.weights,
-                groups=train.groups,
-                **validation,
-            )
+            classifier.fit(inputs, train.labels, sample_weight=train.weights, groups=train.groups, **validation)
         except NonFiniteError as error:
             raise ValueError(f"Training failed: {error} Try another --seed or --method.") from error
         except RuntimeError as error:
@@ -164,8 +128,7 @@ def _fit(order: Order, parts: TableParts, described: TableDescription, show_prog
             raise ValueError("Training ran out of memory; use --device cpu, or fewer rows.") from error
     seconds = time.perf_counter() - begin
     classifier.set_params(verbose=False)  # so that the stored model is the same with and without progress
-    notes = dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning))
-    rule = choose_rule(classifier, order.risk, None if aside is None else (aside.frame(names, codes), aside.labels))
+    rule = choose_rule(classifier, order.risk, None if aside is None else (described.inputs(aside), aside.labels))
     about = {
         "target": order.target,
         "file": train.file,
@@ -174,7 +137,7 @@ def _fit(order: Order, parts: TableParts, described: TableDescription, show_prog
         "dates": described.dates,
         "formats": formats_to_json(train.formats),
         "encoding": order.encoding,
-        "notes": [note for note in notes if note not in described.notes],
+        "notes": list(dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning))),
         "seconds": seconds,
     }
     return TableModel(classifier, rule, about)

@@ -1,9 +1,8 @@
-"""Early stopping on held-out data, and criteria for it."""
+"""Early stopping on held-out data."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -11,12 +10,10 @@ from torch import Tensor
 
 from calibrant.bilevel.callbacks.base import Callback
 from calibrant.bilevel.gradients.dynamics import State
-from calibrant.bilevel.gradients.head import join, join_answers
-from calibrant.bilevel.problem.bilevel import NO_VALIDATION_DATA, Bilevel
+from calibrant.bilevel.problem.evaluation import outer_loss_of_all
 from calibrant.bilevel.running.finite import NonFiniteError
 from calibrant.bilevel.running.run import Run
 from calibrant.data.streams.batch import Batch
-from calibrant.data.streams.population_stream import MemberStream
 
 
 class EarlyStopping(Callback):
@@ -70,8 +67,7 @@ class EarlyStopping(Callback):
         if run.step == 0:
             self.best = self.best_step = self._best_state = self._best_phi = None
         if self.criterion == self._outer_loss:  # all validation data, the same in every evaluation
-            count = 1 if run.problem.val is None else run.problem.val.batches
-            self._batches = [run.problem.val_batch(step) for step in range(count)]
+            self._batches = run.problem.val_batches()
 
     def on_step(self, run: Run) -> None:
         if run.step % self.every:
@@ -83,7 +79,7 @@ class EarlyStopping(Callback):
             self.best_step = torch.zeros_like(value, dtype=torch.long)
             self._best_state, self._best_phi = run.state, run.phi
         assert self.best_step is not None
-        counts = self._still_counts(run)
+        counts = run.ran & ~run.active.new_tensor([m in run.failures for m in range(len(run.active))])
         value = run.pool(value, counts)
         better = (value < self.best - self.min_delta) & counts
         self.best = torch.where(better, value, self.best)
@@ -102,12 +98,7 @@ class EarlyStopping(Callback):
         """The outer loss of all predictions together, which is not the mean of the losses of batches."""
         if len(self._batches) == 1:
             return run.evaluate(batch=self._batches[0])
-        point = run.state.params, run.state.buffers, run.phi
-        with torch.no_grad():
-            answers = [run.problem.outer_answers(*point, batch) for batch in self._batches]
-            axes = run.problem.val.axes if isinstance(run.problem.val, MemberStream) else None
-            together = join_answers(answers, axes is not None)
-            return run.problem.outer_given(together, *point, join(self._batches, axes))
+        return outer_loss_of_all(run.problem, run.state.params, run.state.buffers, run.phi, self._batches)
 
     def _refuse_nan(self, run: Run, value: Tensor) -> None:
         """Fail members whose criterion is NaN. Otherwise they would silently return to their first step."""
@@ -120,57 +111,13 @@ class EarlyStopping(Callback):
                 raise NonFiniteError(message)
             run.fail(member, message)
 
-    def _still_counts(self, run: Run) -> Tensor:
-        """Members that run or stopped in this step. Those that stopped earlier or failed do not count."""
-        members = range(len(run.active))
-        just_now = run.active.new_tensor([run.stop_steps.get(m) == run.step for m in members])
-        failed = run.active.new_tensor([m in run.failures for m in members])
-        return (run.active | just_now) & ~failed
-
     def state_dict(self) -> dict[str, Any]:
-        if self.best is None or self._best_state is None:
+        if self._best_state is None:
             return {}
-        state = self._best_state
-        return {
-            "best": self.best,
-            "best_step": self.best_step,
-            "phi": self._best_phi,
-            "params": state.params,
-            "step": state.step,
-            **{f"moment{k}": m for k, m in enumerate(state.moments)},
-            **{f"buffer.{k}": b for k, b in state.buffers.items()},
-        }
+        found = {"best": self.best, "best_step": self.best_step, "phi": self._best_phi, "step": self._best_state.step}
+        return found | self._best_state.tensors()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state:
             self.best, self.best_step, self._best_phi = state["best"].cpu(), state["best_step"].cpu(), state["phi"]
-            moments = tuple(state[f"moment{k}"] for k in range(len([k for k in state if k.startswith("moment")])))
-            buffers = {k.removeprefix("buffer."): v for k, v in state.items() if k.startswith("buffer.")}
-            self._best_state = State(state["params"], moments, buffers, state["step"])
-
-
-@dataclass(frozen=True)
-class pooled:
-    """A criterion for :class:`EarlyStopping`: ``function(logits, labels)`` on all validation data together.
-
-    Example: ``pooled(calibrant.losses.sece)``. The function returns one value; smaller is better.
-    """
-
-    function: Callable[[Tensor, Tensor], Tensor]
-
-    def __call__(self, run: Run) -> Tensor:
-        if run.problem.val is None:
-            raise ValueError(NO_VALIDATION_DATA)
-        single = not run.is_population
-        problems = [run.problem] if isinstance(run.problem, Bilevel) else run.problem.problems
-        values = []
-        for member, problem in enumerate(problems):
-            assert problem.val is not None
-            params = run.state.params if single else run.state.params[member]
-            buffers = run.state.buffers if single else {k: b[member] for k, b in run.state.buffers.items()}
-            net = problem.view.bind(params, buffers, train=False, autocast=problem.autocast)
-            batches = [problem.val_batch(step) for step in range(problem.val.batches)]
-            with torch.no_grad():
-                logits = torch.cat([net.logits(batch.inputs) for batch in batches])
-                values.append(self.function(logits, torch.cat([batch.targets for batch in batches])))
-        return torch.stack([v if isinstance(v, Tensor) else torch.tensor(v, device="cpu") for v in values])
+            self._best_state = State.of(state, state["step"])

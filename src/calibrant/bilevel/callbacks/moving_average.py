@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from calibrant.bilevel.callbacks.base import Callback
 from calibrant.bilevel.gradients.dynamics import State
 from calibrant.bilevel.running.run import Run
-from calibrant.data.streams.batch import Tensors
 
 
 class MovingAverage(Callback):
@@ -41,51 +41,49 @@ class MovingAverage(Callback):
         if every < 1 or not 0 <= start < 1:
             raise ValueError(f"every must be at least 1, and start at least 0 and below 1; got {every=} and {start=}.")
         self.decay, self.every, self.start, self.use, self.outer = decay, every, start, use, outer
-        self.params: Tensor | None = None
+        self.average: State | None = None
         self.phi: Tensor | None = None
         self.looks = 0
-        self.buffers: Tensors = {}
 
     def on_start(self, run: Run) -> None:
         if run.step == 0:
-            self.params, self.buffers, self.phi, self.looks = None, {}, None, 0
+            self.average, self.phi, self.looks = None, None, 0
 
     def on_step(self, run: Run) -> None:
         if run.step % self.every or run.step < self.start * run.outer_steps:
             return
-        state, self.looks = run.state, self.looks + 1
-        if self.params is None:
-            self.params, self.buffers = state.params.clone(), {k: b.clone() for k, b in state.buffers.items()}
+        state, self.looks = run.state._replace(moments=()), self.looks + 1
+        if self.average is None:
+            self.average = state.map(torch.clone)
             self.phi = run.phi.clone() if self.outer else None
             return
         new = 1 - min(self.decay, self.looks / (self.looks + 9))
-        self.params.lerp_(state.params, new)
+        averages, values = self.average.tensors(), state.tensors()
         if self.phi is not None:
-            self.phi.lerp_(run.phi, new)
-        for name, buffer in state.buffers.items():
-            if buffer.is_floating_point():
-                self.buffers[name].lerp_(buffer, new)
+            averages["phi"], values["phi"] = self.phi, run.phi
+        for name, average in averages.items():
+            if average.is_floating_point():
+                average.lerp_(values[name], new)
             else:
-                self.buffers[name].copy_(buffer)
+                average.copy_(values[name])
 
     def on_end(self, run: Run) -> None:
-        if self.use and self.params is not None:
+        if self.use and self.average is not None:
             run.state = self.state(run)
             run.phi = run.phi if self.phi is None else self.phi
 
     def state(self, run: Run) -> State:
         """The averaged state, or the state of the run before the first update."""
-        if self.params is None:
+        if self.average is None:
             return run.state
-        return run.state._replace(params=self.params, buffers=self.buffers)
+        return run.state._replace(params=self.average.params, buffers=self.average.buffers)
 
     def state_dict(self) -> dict[str, Any]:
-        if self.params is None:
+        if self.average is None:
             return {}
-        averages = {"params": self.params} if self.phi is None else {"params": self.params, "phi": self.phi}
-        return averages | {"looks": self.looks} | {f"buffer.{k}": b for k, b in self.buffers.items()}
+        averages = {"looks": self.looks, **self.average.tensors()}
+        return averages if self.phi is None else averages | {"phi": self.phi}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state:
-            self.params, self.phi, self.looks = state["params"], state.get("phi"), int(state["looks"])
-            self.buffers = {k.removeprefix("buffer."): b for k, b in state.items() if k.startswith("buffer.")}
+            self.average, self.phi, self.looks = State.of(state, 0), state.get("phi"), int(state["looks"])

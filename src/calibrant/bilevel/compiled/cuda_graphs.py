@@ -217,7 +217,7 @@ def can_replay(run: Run, compile: str | None) -> bool:
         and not run.restart
         and not run.problem.moves_start
         and not run.problem.stochastic
-        and not (run.features is not None and isinstance(run.problem.train, LoaderStream))  # batches of several sizes
+        and not (run.head.memory.size and isinstance(run.problem.train, LoaderStream))  # batches of several sizes
         and (outer is None or type(outer) in _KNOWN)
     )
 
@@ -267,7 +267,7 @@ class Replay:
         leaves, structure = pytree.tree_flatten([batch._replace(seed=None) for batch in train + val])
         constants = [None if isinstance(leaf, Tensor) else (leaf,) for leaf in leaves]
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        memory = 0 if run.features is None else run.features.allocated
+        memory = run.head.memory.allocated
         forms = tuple((t.shape, t.dtype) for t in tensors)
         key = (memory, hypergradient.moves, str(structure), str(constants), forms)
         if key not in self._recorded:
@@ -350,9 +350,7 @@ class _Step:
                 run.outer_derivatives,
                 lambda step: batches[step],
                 batches[self.steps] if len(batches) > self.steps else None,
-                head_slice=run.problem.head_slice if run.present.of_head and not run.present.direct else None,
-                heads=run.heads,
-                features=run.features,
+                run.head,
             )
             outcome = compute_outcome(run, hypergradient_input, trainer.live(), replay.phi, replay.moments, mover, 0)
             trainer.load(outcome.state)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,6 +36,27 @@ class State(NamedTuple):
             {k: fn(b) for k, b in self.buffers.items()},
             self.step,
         )
+
+    def tensors(self) -> Tensors:
+        """All tensors by name, for a checkpoint."""
+        moments = {f"moment.{k}": m for k, m in enumerate(self.moments)}
+        return {"params": self.params} | moments | {f"buffer.{k}": b for k, b in self.buffers.items()}
+
+    @classmethod
+    def of(cls, tensors: Tensors, step: int) -> State:
+        """The state with the given :meth:`tensors`; others are left out."""
+        moments = named(tensors, "moment.")
+        buffers = named(tensors, "buffer.")
+        return cls(tensors["params"], tuple(moments[str(k)] for k in range(len(moments))), buffers, step)
+
+    def member(self, index: int) -> State:
+        """The state of one member of a population."""
+        return self.map(lambda t: t[index])
+
+
+def named(tensors: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """The entries whose names begin with ``prefix``, without it."""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 class Cotangent(NamedTuple):

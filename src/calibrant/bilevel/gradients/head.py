@@ -1,31 +1,35 @@
-"""Hypergradients of the head: losses as functions of its parameters, and the features that they need."""
+"""Hypergradients of the head: the two losses as functions of its parameters, and the features that they need.
+
+With ``scope="head"`` the problem is one over features. The body of the network is a constant, ``h = body(x)``, and the
+losses are functions of the head's parameters w alone: ``L(w, φ) = inner_loss(head_w(h), φ)``.
+"""
 
 from __future__ import annotations
 
 import itertools
-from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from calibrant.bilevel.gradients.dynamics import State
-from calibrant.bilevel.gradients.loss_derivatives import LossDerivatives, seeded
+from calibrant.bilevel.gradients.loss_derivatives import (
+    FullGradient,
+    LossDerivatives,
+    full_first_order,
+    seeded,
+)
 from calibrant.bilevel.problem.checks import generator_states
+from calibrant.bilevel.problem.evaluation import join
 from calibrant.data.streams.batch import Batch, Tensors, map_tensors, tensors_of
-from calibrant.models.functional.functional_module import FunctionalModule
-from calibrant.models.functional.heads import Head
-from calibrant.models.functional.kernels import FusedKernels
-from calibrant.models.functional.network import RecordingNetwork, SplitPureNetwork
+from calibrant.models.functional.network import SplitPureNetwork
 
 if TYPE_CHECKING:
-    from calibrant.bilevel.compiled import Trainer
     from calibrant.bilevel.problem.bilevel import Bilevel
     from calibrant.bilevel.problem.population import Population
+    from calibrant.bilevel.running.trainer import Trainer
 
 
 class FeatureMemory:
@@ -39,295 +43,196 @@ class FeatureMemory:
     """
 
     def __init__(self, size: int, axes: Batch | None = None) -> None:
-        self.axes = axes
-        self.kept: deque[tuple[Batch, list[Tensor]]] = deque(maxlen=size)
+        self.size, self.axes = size, axes
+        self.kept: deque[tuple[Batch, Tensor]] = deque(maxlen=size)
         self.allocated = 0
         """The number of entries so far that got their own tensors. A recorded step holds until it changes."""
 
     def __len__(self) -> int:
         return len(self.kept)
 
-    def add(self, batch: Batch, features: Sequence[Tensor]) -> None:
+    def add(self, batch: Batch, features: Tensor) -> None:
         """Add a batch. If the memory is full, the oldest one is dropped."""
-        batch = batch._replace(seed=None)
-        full = len(self.kept) == (1 if isinstance(batch.index, slice) else self.kept.maxlen)
-        if full and self._same_forms(batch, features):
-            self._shift()
-            self._write(batch, features)
-        else:
-            if isinstance(batch.index, slice):
-                self.kept.clear()  # each full batch contains all samples, so only the newest features are needed
-            self.kept.append(map_tensors(torch.clone, (batch, list(features))))
+        new = batch._replace(seed=None, noise={}), features
+        if isinstance(batch.index, slice) and self.kept:
+            self.kept = deque([self.kept[-1]], 1)  # each full batch contains all samples: only the newest one is needed
+        forms = {tuple(leaf.shape for leaf in tensors_of(entry)) for entry in (*self.kept, new)}
+        if len(self.kept) == self.kept.maxlen and len(forms) == 1:
+            # All tensors are written in place, so that a recorded step repeats it in each replay.
+            for entry, following in itertools.pairwise([*self.kept, new]):
+                for old, fresh in zip(tensors_of(entry), tensors_of(following), strict=True):
+                    old.copy_(fresh)
+        else:  # the last batch of a loader is often smaller
+            self.kept.append(map_tensors(torch.clone, new))
             self.allocated += 1
 
-    def _same_forms(self, batch: Batch, features: Sequence[Tensor]) -> bool:
-        """Whether all entries have the shapes of the given one. The last batch of a loader is often smaller."""
-        forms = [[t.shape for t in (*_leaves(one), *kept)] for one, kept in (*self.kept, (batch, features))]
-        return all(form == forms[0] for form in forms)
-
-    def _shift(self) -> None:
-        """Move every entry one place to the front, in place, so that a recorded step repeats it in each replay."""
-        entries = [[*_leaves(batch), *features] for batch, features in self.kept]
-        for entry, following in itertools.pairwise(entries):
-            for kept, new in zip(entry, following, strict=True):
-                kept.copy_(new)
-
-    def _write(self, batch: Batch, features: Sequence[Tensor]) -> None:
-        last_batch, last_features = self.kept[-1]
-        for old, new in zip([*_leaves(last_batch), *last_features], [*_leaves(batch), *features], strict=True):
-            old.copy_(new)
-
-    def joined(self) -> tuple[Batch, list[Tensor]]:
+    def joined(self) -> tuple[Batch, Tensor]:
         """All batches as one, and their features."""
         batches, features = zip(*self.kept, strict=True)
         if len(batches) == 1:
             return batches[0], features[0]
-        return join(batches, self.axes), join_answers(features, self.axes is not None)
+        return join(batches, self.axes), torch.cat(features, 0 if self.axes is None else 1)
 
     def tensors(self) -> Tensors:
         """All kept tensors by name, for a checkpoint."""
-        return {
-            f"{position}.{kind}{number}": leaf
-            for position, (batch, features) in enumerate(self.kept)
-            for kind, leaves in (("batch", _leaves(batch)), ("features", features))
-            for number, leaf in enumerate(leaves)
-        }
+        leaves = (tensors_of(entry) for entry in self.kept)
+        return {f"{position}.{k}": leaf for position, entry in enumerate(leaves) for k, leaf in enumerate(entry)}
 
     def restore(self, tensors: Tensors, like: Batch) -> None:
         """Restore the result of :meth:`tensors`. ``like`` is a batch of the same stream."""
-        self.kept.clear()
-        positions = sorted({int(name.partition(".")[0]) for name in tensors})
-        for position in positions:
-            batch = _with_leaves(like, _numbered(tensors, f"{position}.batch"))
-            self.kept.append((batch, list(_numbered(tensors, f"{position}.features"))))
-        self.allocated += len(positions)
-
-
-def join(batches: Sequence[Batch], axes: Batch | None = None) -> Batch:
-    """Several batches as one, without their dropout masks. ``axes`` are those of a population's stream.
-
-    Inputs that differ in more than the number of samples, such as sentences padded batch by batch, become None. A loss
-    of the head does not need them, because it gets the features.
-    """
-
-    def cat(name: str) -> Any:
-        parts = [getattr(batch, name) for batch in batches]
-        if parts[0] is None or (name == "inputs" and axes is None and not _of_one_shape(parts)):
-            return None
-        shift = 0 if axes is None else 1
-        along = pytree.tree_map(lambda _: 0, parts[0]) if axes is None else getattr(axes, name)
-        return pytree.tree_map(
-            lambda axis, *leaves: torch.cat(leaves, 0 if axis is None else axis + shift), along, *parts
-        )
-
-    joined = {name: cat(name) for name in ("inputs", "targets", "index", "sample_weight")}
-    return batches[0]._replace(noise={}, seed=None, **joined)
-
-
-def _of_one_shape(parts: Sequence[Any]) -> bool:
-    """Whether the tensors of all parts have the same shape except for the number of samples."""
-    return len({tuple(t.shape[1:] for t in tensors_of(part)) for part in parts}) == 1
-
-
-def join_answers(answers: Sequence[Sequence[Any]], population: bool) -> list[Any]:
-    """Join a network's outputs on several batches, call by call, to its outputs on all of them."""
-    dim = 1 if population else 0
-    return [
-        pytree.tree_map(lambda *parts: torch.cat(parts, dim) if isinstance(parts[0], Tensor) else parts[0], *calls)
-        for calls in zip(*answers, strict=True)
-    ]
-
-
-def _leaves(batch: Batch) -> list[Tensor]:
-    return tensors_of(batch._replace(seed=None))
-
-
-def _with_leaves(like: Batch, tensors: Iterator[Tensor]) -> Batch:
-    return pytree.tree_map(lambda leaf: next(tensors) if isinstance(leaf, Tensor) else leaf, like._replace(seed=None))
-
-
-def _numbered(tensors: Tensors, prefix: str) -> Iterator[Tensor]:
-    count = sum(name.startswith(prefix) for name in tensors)
-    return iter([tensors[f"{prefix}{k}"] for k in range(count)])
-
-
-class SplitLosses(ABC):
-    """The part of :class:`calibrant.bilevel.Bilevel` that runs the body and the head of the network separately."""
-
-    view: FunctionalModule
-    start: Tensor
-    start_buffers: Tensors
-    stochastic: bool
-    autocast: torch.dtype | None
-    outer_mode: str
-    _head_name: str | None
-    _kernels: FusedKernels
-
-    @abstractmethod
-    def inner(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensors]:
-        """L(θ, φ) on a batch."""
-
-    @abstractmethod
-    def inner_value(self, net: Any, phi: Tensor, batch: Batch) -> Tensor:
-        """L on a batch, with any object that has the network's interface."""
-
-    @abstractmethod
-    def outer_value(self, net: Any, phi: Tensor, batch: Batch) -> Tensor:
-        """F on a batch, with any object that has the network's interface."""
-
-    @abstractmethod
-    def train_batch(self, step: int) -> Batch:
-        """The batch of an inner step."""
-
-    @abstractmethod
-    def initial_phi(self) -> Tensor:
-        """φ before the first outer step."""
-
-    @abstractmethod
-    def initial_buffers(self) -> Tensors:
-        """The module's buffers before training."""
-
-    @property
-    def head(self) -> Head:
-        """The layer that computes the logits, and the body before it. If it is unclear, an error lists candidates."""
-        if self.view.parts is None:
-            self.view.locate(self.train_batch(0).inputs, self._head_name)
-        return self.view.divided
-
-    @property
-    def head_slice(self) -> slice:
-        """The slice of the parameter vector that holds the head's parameters."""
-        _ = self.head
-        return self.view.head_slice()
-
-    @cached_property
-    def separable(self) -> bool:
-        """Whether the inner loss uses the network through features that do not depend on φ.
-
-        Then the loss is a function of the head and these features. It is not if φ changes the inputs, if the loss uses
-        other outputs of the module than the logits, or if the loss or the head draws random numbers. The body may draw
-        them, as attention with dropout does.
-        """
-        _ = self.head
-        batch, phi = self.train_batch(0), self.initial_phi().requires_grad_()
-        params, buffers = self.start, self.initial_buffers()
-        try:
-            with torch.enable_grad(), seeded(batch.seed, params):
-                features, _ = self.inner_features(params, buffers, phi, batch)
-                random = generator_states(params)
-                apart = self.inner_of_head(params[self.head_slice], params, features, phi.detach(), batch)
-                if not all(map(torch.equal, random, generator_states(params))):
-                    return False
-        except (TypeError, ValueError, AttributeError, IndexError, StopIteration):
-            return False
-        with torch.no_grad(), seeded(batch.seed, params):
-            whole = self.inner(params, buffers, phi.detach(), batch)[0]
-        near = torch.allclose(apart.detach(), whole, rtol=1e-4 if self.autocast is None else 0.05, equal_nan=True)
-        return near and not any(h.requires_grad for h in features)
-
-    def inner_features(
-        self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch
-    ) -> tuple[list[Tensor], Tensors]:
-        """The features that the inner loss uses, and the buffers after the pass."""
-        net = self._divided(params, buffers, batch, train=True)
-        self.inner_value(net, phi, batch)
-        return net.kept, net.buffers
-
-    def outer_features(
-        self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch
-    ) -> tuple[list[Tensor], Tensors]:
-        """The features that the outer loss uses, and the buffers after the pass."""
-        net = self._divided(params, buffers, batch, train=self.outer_mode == "train")
-        self.outer_value(net, phi, batch)
-        return net.kept, net.buffers
-
-    def outer_answers(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> list[Any]:
-        """The network's outputs when the outer loss is evaluated on ``batch``."""
-        net = self._answering(params, buffers, batch)
-        self.outer_value(net, phi, batch)
-        return net.answers
-
-    def outer_given(
-        self, answers: Sequence[Any], params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch
-    ) -> Tensor:
-        """F on a batch from known outputs of the network."""
-        return self.outer_value(self._answering(params, buffers, batch, answers=answers), phi, batch)
-
-    def _answering(self, params: Tensor, buffers: Tensors, batch: Batch, **settings: Any) -> RecordingNetwork:
-        train = self.outer_mode == "train"
-        settings |= {"train": train, "noise": batch.noise, "autocast": self.autocast}
-        return RecordingNetwork(self.view, self.view.unflatten(params), buffers, **settings)
-
-    def inner_of_head(self, w: Tensor, params: Tensor, features: Sequence[Tensor], phi: Tensor, batch: Batch) -> Tensor:
-        """L as a function of the head's parameters ``w``, with given features and everything else constant."""
-        with self._kernels.replaced():
-            return self.inner_value(self._of_head(w, params, features, batch, train=bool(batch.noise)), phi, batch)
-
-    def outer_of_head(self, w: Tensor, params: Tensor, features: Sequence[Tensor], phi: Tensor, batch: Batch) -> Tensor:
-        """F as a function of the head's parameters ``w``, with given features and everything else constant."""
-        train = self.outer_mode == "train" and bool(batch.noise)
-        return self.outer_value(self._of_head(w, params, features, batch, train=train), phi, batch)
-
-    def _divided(self, params: Tensor, buffers: Tensors, batch: Batch, *, train: bool) -> SplitPureNetwork:
-        _ = self.head
-        settings: dict[str, Any] = {"train": train, "noise": batch.noise, "autocast": self.autocast}
-        return SplitPureNetwork(self.view, self.view.unflatten(params), buffers, **settings)
-
-    def _of_head(
-        self, w: Tensor, params: Tensor, features: Sequence[Tensor], batch: Batch, *, train: bool
-    ) -> SplitPureNetwork:
-        named = self.view.unflatten(params) | self.view.head_params(w)
-        return SplitPureNetwork(self.view, named, self.start_buffers, features=features, train=train, noise=batch.noise)
+        form = like._replace(seed=None, noise={}), torch.empty(0)
+        count = len(tensors) // len(tensors_of(form))
+        supply = iter([tensors[f"{p}.{k}"] for p in range(count) for k in range(len(tensors_of(form)))])
+        self.kept.extend(map_tensors(lambda _: next(supply), form) for _ in range(count))
+        self.allocated += count
 
 
 class BodyPass(NamedTuple):
-    """The result of a pass through the body: the features of each call of the network, and the buffers after it."""
+    """The result of a pass through the body on a training batch: the features, and the buffers after it."""
 
-    features: list[Tensor]
+    features: Tensor
     buffers: Tensors
 
 
-class HeadDerivatives:
-    """The losses of a problem as functions of the head's parameters ``w``.
+class HeadLosses:
+    """The losses of a problem with a constant body, or with a constant network.
 
-    For known features ``h``, ``L(w, φ) = inner_loss(head_w(h), φ)`` costs a small part of the network. If there is a
-    ``trainer``, it runs the body and uses the same pass for the next training step.
+    If there is a ``trainer``, it runs the body, and uses the same pass for the next training step.
+
+    Parameters
+    ----------
+    problem : Bilevel or Population
+    trainer : Trainer, optional
+    batches : int
+        The number of recent batches whose features are remembered.
     """
 
-    def __init__(self, problem: Bilevel | Population, trainer: Trainer | None = None) -> None:
+    def __init__(self, problem: Bilevel | Population, trainer: Trainer | None = None, batches: int = 0) -> None:
         self.problem, self.trainer = problem, trainer
-        self.head_slice = problem.head_slice
+        self.memory = FeatureMemory(batches, problem.axes)
 
-    def see(self, state: State, phi: Tensor, batch: Batch) -> BodyPass:
-        """The features of a training batch at ``state``."""
+    @cached_property
+    def at(self) -> slice:
+        """The slice of the parameter vector that holds the head's parameters."""
+        return self.problem.template.head_slice
+
+    @cached_property
+    def at_if_known(self) -> slice:
+        """The slice of the head's parameters; an empty one if the network's head cannot be found."""
+        try:
+            return self.at
+        except ValueError:
+            return slice(0, 0)
+
+    def see(self, state: State, batch: Batch) -> BodyPass:
+        """Run the body on a training batch."""
         if self.trainer is not None:
-            return BodyPass(self.trainer.begin(state, phi, batch), {})
+            return BodyPass(self.trainer.begin(state, batch), {})
+        body_pass = self.problem.each_member("inner", partial(_body_pass, self.problem.template))
         with torch.no_grad(), seeded(batch.seed, state.params):
-            return BodyPass(*self.problem.inner_features(state.params, state.buffers, phi, batch))
+            return BodyPass(*body_pass(state.params, state.buffers, batch))
 
-    def inner(self, state: State, features: Sequence[Tensor]) -> LossDerivatives:
-        """The training loss as a level in ``w``, with ``fn(w, {}, φ, batch)``."""
-        problem, params = self.problem, state.params
+    def inner(self, state: State, features: Tensor) -> LossDerivatives:
+        """The training loss as a function ``fn(w, {}, φ, batch)`` on known features."""
+        of_head = self.problem.each_member("inner", partial(_inner_loss, self.problem.template))
 
         def loss(w: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensors]:
-            return problem.inner_of_head(w, params, tuple(features), phi, batch), {}
+            return of_head(w, state.params, features, phi, batch), {}
 
-        return LossDerivatives(loss, detaches=problem.detaches)
+        return LossDerivatives(loss, detaches=self.problem.template.detaches)
 
-    def outer(self, state: State, seen: BodyPass | None, phi: Tensor, batch: Batch) -> LossDerivatives:
-        """The outer loss as a level in ``w``, with the buffers of ``seen`` if it is given, else those of ``state``."""
-        problem, params = self.problem, state.params
-        if self.trainer is not None:
-            if seen is None:
-                self.trainer.load(state)
-            features = self.trainer.outer_features(phi, batch, problem.outer_mode == "train")
-        else:
+    def outer(self, state: State, w: Tensor, phi: Tensor, batch: Batch, seen: BodyPass | None = None) -> FullGradient:
+        """First derivatives of the outer loss in w and φ. If w is empty, the whole network is a constant.
+
+        The buffers are those of ``seen`` if it is given, and those of ``state`` otherwise.
+        """
+
+        def loss(w: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensors]:
+            return self._outer(state, w, phi, batch, seen), {}
+
+        with seeded(batch.seed, w):
+            return full_first_order(loss, (), w, {}, phi, batch._replace(seed=None))
+
+    def outer_in_phi(self, state: State, phi: Tensor, batch: Batch) -> FullGradient:
+        """First derivatives of the outer loss in φ, with a constant network."""
+        return self.outer(state, state.params[..., self.at_if_known], phi, batch)
+
+    def outer_value(self, state: State, phi: Tensor, batch: Batch) -> Tensor:
+        """The outer loss."""
+        with torch.no_grad(), seeded(batch.seed, phi):
+            return self._outer(state, state.params[..., self.at_if_known], phi, batch._replace(seed=None), None)
+
+    def _outer(self, state: State, w: Tensor, phi: Tensor, batch: Batch, seen: BodyPass | None) -> Tensor:
+        one, params = self.problem.template, state.params
+        if self.trainer is None:
             buffers = state.buffers if seen is None else seen.buffers
-            with torch.no_grad(), seeded(batch.seed, params):
-                features, _ = problem.outer_features(params, buffers, phi, batch)
-        kept = tuple(features)
+            return self.problem.each_member("outer", partial(_outer_loss, one))(w, params, buffers, phi, batch)
+        if seen is None:
+            self.trainer.load(state)
+        with self.trainer.evaluating(batch, train=one.outer_mode == "train") as constant:
+            net: Any = constant
+            if w.numel():
+                net = _head_network(one, w, params, batch, one.outer_mode, body=constant.features)
+            return one.outer_value(net, phi, batch)
 
-        def loss(w: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensors]:
-            return problem.outer_of_head(w, params, kept, phi, batch), {}
 
-        return LossDerivatives(loss)
+def _body_pass(one: Bilevel, params: Tensor, buffers: Tensors, batch: Batch) -> tuple[Tensor, Tensors]:
+    net = one.view.bind(params, buffers, noise=batch.noise, autocast=one.autocast)
+    return net.features(batch.inputs), net.buffers
+
+
+def _inner_loss(one: Bilevel, w: Tensor, params: Tensor, features: Tensor, phi: Tensor, batch: Batch) -> Tensor:
+    net = _head_network(one, w, params, batch, "train", body=lambda _: features)
+    with one.kernels.replaced():
+        return one.inner_value(net, phi, batch)
+
+
+def _outer_loss(one: Bilevel, w: Tensor, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> Tensor:
+    mode: dict[str, Any] = {"train": one.outer_mode == "train", "noise": batch.noise, "autocast": one.autocast}
+    net = one.view.bind(params, buffers, **mode)
+    if w.numel():
+        net = _head_network(one, w, params, batch, one.outer_mode, body=net.features)
+    return one.outer_value(net, phi, batch)
+
+
+def _head_network(one: Bilevel, w: Tensor, params: Tensor, batch: Batch, mode: str, *, body: Any) -> SplitPureNetwork:
+    """The network with w in its head, whose features come from ``body(inputs)``."""
+    named = one.view.unflatten(params) | one.view.head_params(w)
+    train = mode == "train" and bool(batch.noise)
+    return SplitPureNetwork(one.view, named, one.start_buffers, body=body, train=train, noise=batch.noise)
+
+
+NOT_OF_FEATURES = (
+    "scope='head' needs an inner loss that uses the network once, through its features: call net.logits(batch.inputs), "
+    "or net.features and net.head, on inputs that do not depend on φ. Neither the loss nor the head may draw random "
+    "numbers. Otherwise use scope='all'."
+)
+
+
+def is_of_features(one: Bilevel) -> bool:
+    """Whether the inner loss is a function of the head and of the features of the batch's inputs.
+
+    It is not if it changes the inputs or uses the network several times, if it uses other outputs of the module than
+    the logits, or if the loss or the head draws random numbers. The body may draw them, as attention with dropout does.
+    """
+    batch, phi, params, buffers = one.train_batch(0), one.initial_phi(), one.start, one.initial_buffers()
+    w, inputs = params[one.head_slice], list[Any]()
+
+    def given(asked: Any) -> Tensor:
+        inputs.append(asked)
+        return features
+
+    with torch.no_grad(), seeded(batch.seed, params):
+        try:
+            features, _ = _body_pass(one, params, buffers, batch)
+            random = generator_states(params)
+            apart = one.inner_value(_head_network(one, w, params, batch, "train", body=given), phi, batch)
+        except (TypeError, ValueError, AttributeError, IndexError):
+            return False
+        if not all(map(torch.equal, random, generator_states(params))) or len(inputs) != 1:
+            return False
+    if any(a is not b for a, b in itertools.zip_longest(tensors_of(inputs[0]), tensors_of(batch.inputs))):
+        return False
+    with torch.no_grad(), seeded(batch.seed, params):
+        whole = one.inner(params, buffers, phi, batch)[0]
+    return torch.allclose(apart, whole, rtol=1e-4 if one.autocast is None else 0.05, equal_nan=True)

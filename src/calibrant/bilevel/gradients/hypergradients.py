@@ -44,7 +44,7 @@ from torch import Tensor
 from calibrant.base.settings import check_choice
 from calibrant.base.warning import warn
 from calibrant.bilevel.gradients.dynamics import Cotangent, Draws, Dynamics, State, Tape, graphs_fit
-from calibrant.bilevel.gradients.head import FeatureMemory, HeadDerivatives
+from calibrant.bilevel.gradients.head import HeadLosses
 from calibrant.bilevel.gradients.loss_derivatives import FullGradient, LossDerivatives
 from calibrant.data.streams.batch import Batch
 
@@ -56,20 +56,17 @@ MemoryPolicy = Literal["auto", "graphs", "states", "checkpoints"]
 class HypergradientInput(NamedTuple):
     """The input of a hypergradient: training as a map, the outer loss, and the data of one outer step.
 
-    ``outer_batch`` is None if φ does not move. ``pull_initial`` and ``push_initial`` differentiate Φ_0 if the starting
-    point depends on φ. ``head_slice`` is the slice of the parameter vector that holds the head. ``heads`` has the
-    losses as functions of the head alone, and ``features`` the features of recent batches.
+    ``outer_batch`` is None if φ does not move. ``head`` has the losses as functions of the head alone. ``pull_initial``
+    and ``push_initial`` differentiate Φ_0 if the starting point depends on φ.
     """
 
     dynamics: Dynamics
     outer: LossDerivatives
     draws: Draws
     outer_batch: Batch | None
+    head: HeadLosses
     pull_initial: Callable[[Tensor], Tensor] | None = None
     push_initial: Callable[[Tensor], Tensor] | None = None
-    head_slice: slice | None = None
-    heads: HeadDerivatives | None = None
-    features: FeatureMemory | None = None
 
     @property
     def required_outer_batch(self) -> Batch:
@@ -139,16 +136,15 @@ class Hypergradient:
 
     def train(self, inputs: HypergradientInput, state: State, phi: Tensor, steps: int) -> tuple[State, list[Tensor]]:
         """Take ordinary training steps. Returns the state after them and the loss before each step."""
-        dynamics, memory = inputs.dynamics, inputs.features
-        if memory is None or steps == 0:
+        dynamics, memory = inputs.dynamics, inputs.head.memory
+        if not memory.size or steps == 0:
             return dynamics.train(state, phi, inputs.draws, steps)
         if dynamics.trainer is not None:
             return dynamics.trainer.train(state, phi, inputs.draws, steps, memory)
-        assert inputs.heads is not None
         losses = []
         for _ in range(steps):
             batch = inputs.draws(state.step)
-            memory.add(batch, inputs.heads.see(state, phi, batch).features)
+            memory.add(batch, inputs.head.see(state, batch).features)
             state, loss = dynamics.advance(state, phi, batch)
             losses.append(loss)
         return state, losses

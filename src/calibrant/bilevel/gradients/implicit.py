@@ -285,22 +285,15 @@ class Implicit(Hypergradient):
     def _of_head(
         self, inputs: HypergradientInput, state: State, losses: list[Tensor], phi: Tensor
     ) -> HypergradientResult:
-        heads, memory = inputs.heads, inputs.features
-        if heads is None or memory is None:
-            raise ValueError(
-                "Implicit(scope='head') needs an inner loss that uses the network through its features: call "
-                "net.logits(batch.inputs), or net.features and net.head, on inputs that do not depend on φ. Neither "
-                "the loss nor the head may draw random numbers. Otherwise use scope='all'."
-            )
+        head, memory = inputs.head, inputs.head.memory
         if not len(memory):  # there are no features before the first training step
             return HypergradientResult(None, torch.zeros_like(phi), losses, state)
         batch, features = memory.joined()
-        w = state.params[..., heads.head_slice].clone()
-        outer_batch = inputs.required_outer_batch
-        outer = heads.outer(state, None, phi, outer_batch).gradients(w, {}, phi, outer_batch)
+        w = state.params[..., head.at].clone()
+        outer = head.outer(state, w, phi, inputs.required_outer_batch)
         warn_without_network(outer)
-        linearized = heads.inner(state, features).linearize(w, {}, phi, batch)
-        share, details = self._solved(linearized, outer.params, inputs.dynamics.optimizer.on(heads.head_slice))
+        linearized = head.inner(state, features).linearize(w, {}, phi, batch)
+        share, details = self._solved(linearized, outer.params, inputs.dynamics.optimizer.on(head.at))
         return HypergradientResult(outer.loss, outer.phi - share, losses, state, details)
 
     def _solved(self, here: Gradient, slope: Tensor, optimizer: Optimizer) -> tuple[Tensor, dict[str, Any]]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from calibrant.bilevel.gradients.dynamics import Dynamics, State
-from calibrant.bilevel.gradients.head import BodyPass, HeadDerivatives
+from calibrant.bilevel.gradients.head import BodyPass
 from calibrant.bilevel.gradients.hypergradients import (
     Hypergradient,
     HypergradientInput,
@@ -70,9 +70,7 @@ class OneStep(Hypergradient):
         state, losses = start, list[Tensor]()
         if not self.lookahead:
             state, losses = self.train(inputs, start, phi, self.steps - 1)
-        if self.of_head and inputs.heads is not None:
-            return self._of_head(inputs, inputs.heads, state, losses, phi)
-        return self._of_all(inputs, state, losses, phi)
+        return (self._of_head if self.of_head else self._of_all)(inputs, state, losses, phi)
 
     def _of_all(
         self, inputs: HypergradientInput, start: State, losses: list[Tensor], phi: Tensor
@@ -81,34 +79,28 @@ class OneStep(Hypergradient):
         if self.learning_rate is not None:
             dynamics, at = Dynamics(dynamics.derivatives, SGD(self.learning_rate)), start._replace(moments=())
         ahead, loss, recorded = dynamics.record(at, phi, inputs.draws(start.step))
-        real, mask = ahead, self._mask(inputs, start.params)
-        if mask is not None and self.lookahead:
-            ahead = ahead._replace(params=torch.where(mask, ahead.params, start.params))
         outer, adjoint = outer_gradient(inputs, ahead, phi)
-        if mask is not None:
-            adjoint = adjoint._replace(params=torch.where(mask, adjoint.params, 0.0))
-        adjoint = adjoint._replace(moments=dynamics.zero(ahead).moments)
         _, share = dynamics.pull(recorded, adjoint, params=False)
-        return HypergradientResult(outer.loss, outer.phi + share, [*losses, loss], start if self.lookahead else real)
+        return HypergradientResult(outer.loss, outer.phi + share, [*losses, loss], start if self.lookahead else ahead)
 
     def _of_head(
-        self, inputs: HypergradientInput, heads: HeadDerivatives, start: State, losses: list[Tensor], phi: Tensor
+        self, inputs: HypergradientInput, start: State, losses: list[Tensor], phi: Tensor
     ) -> HypergradientResult:
-        at, batch = heads.head_slice, inputs.draws(start.step)
+        head, batch = inputs.head, inputs.draws(start.step)
+        at = head.at
         optimizer = SGD(self.learning_rate) if self.learning_rate is not None else inputs.dynamics.optimizer.on(at)
         w = start.params[..., at].clone()  # training in place must not change what is differentiated
         moments = () if self.learning_rate is not None else tuple(m[..., at].clone() for m in start.moments)
-        seen: BodyPass | None = heads.see(start, phi, batch)
+        seen: BodyPass | None = head.see(start, batch)
         assert seen is not None
-        linearized = heads.inner(start, seen.features).linearize(w, {}, phi, batch)
+        linearized = head.inner(start, seen.features).linearize(w, {}, phi, batch)
         with torch.no_grad():
             ahead, after = optimizer.update(w, moments, linearized.grad, start.step + 1)
         state = start
         if not self.lookahead:
             state, more = self.train(inputs, start, phi, 1)
             losses, seen, ahead = [*losses, *more], None, state.params[..., at]
-        outer_batch = inputs.required_outer_batch
-        outer = heads.outer(state, seen, phi, outer_batch).gradients(ahead, {}, phi, outer_batch)
+        outer = head.outer(state, ahead, phi, inputs.required_outer_batch, seen)
         warn_without_network(outer)
         zero = tuple(torch.zeros_like(m) for m in after)
         with torch.no_grad():
@@ -117,49 +109,23 @@ class OneStep(Hypergradient):
         share = linearized.pull(slope, {}, params=False).phi
         return HypergradientResult(outer.loss, outer.phi + share, losses or [linearized.loss], state)
 
-    def _mask(self, inputs: HypergradientInput, params: Tensor) -> Tensor | None:
-        if self.scope == "all":
-            return None
-        if inputs.head_slice is None:
-            raise ValueError(
-                "OneStep(scope='head') needs the slice of the head: give HypergradientInput(head_slice=…)."
-            )
-        mask = torch.zeros(params.shape[-1], dtype=torch.bool, device=params.device)
-        mask[inputs.head_slice] = True
-        return mask
-
 
 @dataclass(frozen=True)
 class Direct(Hypergradient):
     """The direct gradient ``∂F/∂φ``, with θ held fixed.
 
     It is exact if training does not depend on φ, so that ``dθ/dφ = 0``. An example is
-    :class:`calibrant.bilevel.LogitMap`, which maps the logits of the trained network. With ``scope="head"`` the
-    outer batch runs through the body without a graph, if the network has a head; the result is the same.
+    :class:`calibrant.bilevel.LogitMap`, which maps the logits of the trained network. The outer batch runs through the
+    network without a graph.
     """
-
-    scope: Scope = "all"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_choices(self.scope, "inner")
 
     @property
     def direct(self) -> bool:
         return True
 
-    @property
-    def of_head(self) -> bool:
-        return self.scope == "head"
-
     def __call__(self, inputs: HypergradientInput, start: State, phi: Tensor) -> HypergradientResult:
         state, losses = self.train(inputs, start, phi, self.steps)
-        batch = inputs.required_outer_batch
-        if inputs.heads is not None:
-            w = state.params[..., inputs.heads.head_slice]
-            outer = inputs.heads.outer(state, None, phi, batch).gradients(w, {}, phi, batch)
-        else:
-            outer = inputs.outer.gradients(state.params, state.buffers, phi, batch)
+        outer = inputs.head.outer_in_phi(state, phi, inputs.required_outer_batch)
         return HypergradientResult(outer.loss, outer.phi, losses, state)
 
 
@@ -172,16 +138,7 @@ class Feedback(Hypergradient):
     optimiser computes ``φ ← φ + k·F``. This is the simplest baseline for a learned φ.
     """
 
-    @property
-    def of_head(self) -> bool:
-        return True
-
     def __call__(self, inputs: HypergradientInput, start: State, phi: Tensor) -> HypergradientResult:
         state, losses = self.train(inputs, start, phi, self.steps)
-        batch = inputs.required_outer_batch
-        if inputs.heads is not None:
-            w = state.params[..., inputs.heads.head_slice]
-            value, _ = inputs.heads.outer(state, None, phi, batch).value(w, {}, phi, batch)
-        else:
-            value, _ = inputs.outer.value(state.params, state.buffers, phi, batch)
+        value = inputs.head.outer_value(state, phi, inputs.required_outer_batch)
         return HypergradientResult(value, -value.unsqueeze(-1).expand_as(phi), losses, state)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from calibrant.base.settings import check_choice
-from calibrant.bilevel.gradients.head import SplitLosses
 from calibrant.bilevel.gradients.loss_derivatives import Watch, seeded
 from calibrant.bilevel.problem import checks
 from calibrant.bilevel.problem.objectives import DEFAULT_INNER_LOSS, DEFAULT_OUTER_LOSS, UserLoss
@@ -18,6 +17,7 @@ from calibrant.bilevel.variables import OuterVariable
 from calibrant.data.streams.batch import Batch, Tensors, map_tensors
 from calibrant.data.streams.streams import Stream, TensorStream, as_stream, mix
 from calibrant.models.functional.functional_module import FunctionalModule
+from calibrant.models.functional.heads import Head
 from calibrant.models.functional.kernels import FusedKernels
 
 INNER_NOISE, OUTER_NOISE = 12, 13
@@ -25,7 +25,7 @@ INNER_NOISE, OUTER_NOISE = 12, 13
 NO_VALIDATION_DATA = "The outer level needs validation data: give Bilevel(..., val=(inputs, targets))."
 
 
-class Bilevel(SplitLosses):
+class Bilevel:
     """A bilevel problem ``min_φ F(φ, θ_T(φ))``, where ``θ_T`` is the result of training.
 
     Eq. (5) of Sanguin et al. 2024, with w for φ, f for F and g for the inner loss.
@@ -63,6 +63,8 @@ class Bilevel(SplitLosses):
 
     members: int | None = None
     shared_phi: None = None
+    axes: None = None
+    outer_axes: None = None
     val: Stream | None
 
     def __init__(
@@ -110,13 +112,13 @@ class Bilevel(SplitLosses):
         self._batch_sizes = batch_size, val_batch_size
         self._hyper: Tensors = {}
         self._take((train, val), self._batch_sizes, hyper)
-        self._kernels = FusedKernels(self.view.module)
+        self.kernels = FusedKernels(self.view.module)
         self._loss_checks: dict[str, Any] = {}  # results of checks of the losses, shared with replicas
         self.stochastic = False
         self._head_name = head
         if head is not None:  # before the losses run, because they may use features
             self.view.locate(self.train.batch(0).inputs, head)
-        self.stochastic, self.detaches = check_inner_loss(self, self._kernels)
+        self.stochastic, self.detaches = check_inner_loss(self, self.kernels)
 
     def replicate(
         self,
@@ -186,10 +188,24 @@ class Bilevel(SplitLosses):
         self.val = None if data[1] is None else stream(data[1], sizes[1], 11)
         self._data = _kept(data[0], self.train), _kept(data[1], self.val)
 
+    @property
+    def problems(self) -> list[Bilevel]:
+        """The single problems that this one consists of."""
+        return [self]
+
+    @property
+    def template(self) -> Bilevel:
+        """The problem whose network and losses all members have."""
+        return self
+
+    def each_member(self, level: Literal["inner", "outer"], fn: Callable[..., Any]) -> Callable[..., Any]:
+        """``fn`` for every member. Its last argument is a batch of this level."""
+        return fn
+
     def inner(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensors]:
         """L(θ, φ) on a batch: a pure function."""
         net = self.view.bind(params, buffers, train=True, noise=batch.noise, autocast=self.autocast)
-        with self._kernels.replaced():
+        with self.kernels.replaced():
             return self.inner_value(net, phi, batch), net.buffers
 
     def outer(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensors]:
@@ -197,7 +213,7 @@ class Bilevel(SplitLosses):
         net = self.view.bind(
             params, buffers, train=self.outer_mode == "train", noise=batch.noise, autocast=self.autocast
         )
-        with self._kernels.replaced(twice=False):
+        with self.kernels.replaced(twice=False):
             return self.outer_value(net, phi, batch), net.buffers
 
     def inner_value(self, net: Any, phi: Tensor, batch: Batch) -> Tensor:
@@ -248,6 +264,19 @@ class Bilevel(SplitLosses):
             )
         return self.outer_view.flatten(projected)
 
+    @property
+    def head(self) -> Head:
+        """The layer that computes the logits, and the body before it. If it is unclear, an error lists candidates."""
+        if self.view.parts is None:
+            self.view.locate(self.train_batch(0).inputs, self._head_name)
+        return self.view.divided
+
+    @property
+    def head_slice(self) -> slice:
+        """The slice of the parameter vector that holds the head's parameters."""
+        _ = self.head
+        return self.view.head_slice()
+
     def train_batch(self, step: int) -> Batch:
         """The batch of an inner step, with all its random numbers."""
         return self.with_noise(self.train.batch(step), step, INNER_NOISE, self.stochastic)
@@ -261,6 +290,10 @@ class Bilevel(SplitLosses):
             masked = self.with_noise(batch, 0, OUTER_NOISE, False)
             self._loss_checks["outer_draws"] = check_outer_loss(self, masked)
         return self.with_noise(batch, step, OUTER_NOISE, self._loss_checks["outer_draws"])
+
+    def val_batches(self) -> list[Batch]:
+        """All validation data, in the batches of the first outer steps."""
+        return [self.val_batch(step) for step in range(1 if self.val is None else self.val.batches)]
 
     def with_noise(self, batch: Batch, step: int, purpose: int, stochastic: bool) -> Batch:
         """A batch with the dropout masks of a step, and with a seed if the loss itself draws random numbers."""

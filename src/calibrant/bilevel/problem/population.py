@@ -16,7 +16,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from calibrant.bilevel.gradients.loss_derivatives import LossFunction
 from calibrant.bilevel.problem.bilevel import INNER_NOISE, NO_VALIDATION_DATA, OUTER_NOISE, Bilevel
 from calibrant.data.streams.batch import Batch, Tensors
 from calibrant.data.streams.population_stream import MemberStream, Noise
@@ -135,58 +134,39 @@ class Population:
 
         return draw
 
+    @property
+    def axes(self) -> Batch:
+        """0 for leaves of a training batch with a leading axis over members, None for leaves that members share."""
+        return self.train.axes
+
+    @property
+    def outer_axes(self) -> Batch | None:
+        """The same for validation batches."""
+        return None if self.val is None else self.val.axes
+
+    def each_member(self, level: Literal["inner", "outer"], fn: Callable[..., Any]) -> Callable[..., Any]:
+        """``fn`` for every member. Its last argument is a batch of this level; all others have a leading axis."""
+        axes = self.axes if level == "inner" else self.outer_axes
+        assert axes is not None
+
+        def call(*args: Any) -> Any:
+            batch_axes = axes if args[-1].noise else axes._replace(noise={})
+            with _vectorised():
+                return torch.func.vmap(fn, in_dims=(*[0] * (len(args) - 1), batch_axes))(*args)
+
+        return call
+
     def inner(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensors]:
         """The inner losses, one value per member."""
-        return _each_member(self.template.inner, self.train.axes)(params, buffers, phi, batch)
+        return self.each_member("inner", self.template.inner)(params, buffers, phi, batch)
 
     def outer(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensors]:
         """The outer losses, one value per member."""
-        assert self.val is not None
-        return _each_member(self.template.outer, self.val.axes)(params, buffers, phi, batch)
+        return self.each_member("outer", self.template.outer)(params, buffers, phi, batch)
 
     def depends(self, level: Literal["inner", "outer"]) -> tuple[bool, bool]:
         """Whether a level's loss depends on θ and on φ. All members have the same losses."""
         return self.template.depends(level)
-
-    @property
-    def head_slice(self) -> slice:
-        """The slice of each member's parameter vector that holds the head's parameters."""
-        return self.template.head_slice
-
-    @property
-    def separable(self) -> bool:
-        """Whether the head's loss is a function of features that do not depend on φ."""
-        return self.template.separable
-
-    def inner_features(
-        self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch
-    ) -> tuple[list[Tensor], Tensors]:
-        """The features that the members' inner losses use, and the buffers after the pass."""
-        return _members(self.template.inner_features, self.train, params, buffers, phi, batch)
-
-    def outer_features(
-        self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch
-    ) -> tuple[list[Tensor], Tensors]:
-        """The features that the members' outer losses use, and the buffers after the pass."""
-        return _members(self.template.outer_features, self.val, params, buffers, phi, batch)
-
-    def inner_of_head(self, w: Tensor, params: Tensor, features: Sequence[Tensor], phi: Tensor, batch: Batch) -> Tensor:
-        """The members' inner losses as functions of their heads' parameters."""
-        return _members(self.template.inner_of_head, self.train, w, params, features, phi, batch)
-
-    def outer_of_head(self, w: Tensor, params: Tensor, features: Sequence[Tensor], phi: Tensor, batch: Batch) -> Tensor:
-        """The members' outer losses as functions of their heads' parameters."""
-        return _members(self.template.outer_of_head, self.val, w, params, features, phi, batch)
-
-    def outer_answers(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> list[Any]:
-        """The outputs of the members' networks when their outer losses are evaluated."""
-        return _members(self.template.outer_answers, self.val, params, buffers, phi, batch)
-
-    def outer_given(
-        self, answers: Sequence[Any], params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch
-    ) -> Tensor:
-        """The members' outer losses from known network outputs."""
-        return _members(self.template.outer_given, self.val, answers, params, buffers, phi, batch)
 
     def initial_params(self, phi: Tensor) -> Tensor:
         """θ_0 of every member."""
@@ -217,6 +197,10 @@ class Population:
             raise ValueError(NO_VALIDATION_DATA)
         return self.val.batch(step)
 
+    def val_batches(self) -> list[Batch]:
+        """All validation data, in the batches of the first outer steps."""
+        return [self.val_batch(step) for step in range(1 if self.val is None else self.val.batches)]
+
 
 def why_not_vectorised(problems: Sequence[Bilevel]) -> str | None:
     """Why the first training step of problems cannot be computed as one population; None if it can."""
@@ -229,25 +213,6 @@ def why_not_vectorised(problems: Sequence[Bilevel]) -> str | None:
     except (RuntimeError, NotImplementedError, ValueError) as error:  # no rule for an operation, control flow on values
         return str(error)
     return None
-
-
-def _members(fn: Callable[..., Any], stream: MemberStream | None, *args: Any) -> Any:
-    """``fn(*args)`` for every member. The last argument is a batch of ``stream``, which may lack dropout masks."""
-    assert stream is not None
-    axes = stream.axes if args[-1].noise else stream.axes._replace(noise={})
-    with _vectorised():
-        return torch.func.vmap(fn, in_dims=(*[0] * (len(args) - 1), axes))(*args)
-
-
-def _each_member(fn: LossFunction, axes: Batch) -> LossFunction:
-    """``fn`` over all members."""
-    vectorised = torch.func.vmap(fn, in_dims=(0, 0, 0, axes))
-
-    def call(params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensors]:
-        with _vectorised():
-            return vectorised(params, buffers, phi, batch)
-
-    return call
 
 
 @contextlib.contextmanager

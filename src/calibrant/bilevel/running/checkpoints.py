@@ -22,11 +22,10 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from calibrant.base.files import check, read_arrays, read_bytes, read_content, write_container
-from calibrant.bilevel.gradients.dynamics import State
+from calibrant.bilevel.gradients.dynamics import State, named
 from calibrant.bilevel.optimizers import Optimizer
 from calibrant.data.streams.batch import tensors_of
 from calibrant.data.streams.loaders import LoaderStream
-from calibrant.data.streams.population_stream import MemberStream
 from calibrant.data.streams.streams import Stream, TensorStream
 
 if TYPE_CHECKING:
@@ -42,8 +41,7 @@ _ENTRIES = 4096
 
 def fingerprint(run: Run) -> Settings:
     """The settings and data of a run by dotted names. Call it before the first batches are released."""
-    problem = run.problem
-    members: list[Any] = getattr(problem, "problems", [problem])
+    members = run.problem.problems
     settings: Settings = {
         "restart": run.restart,
         "clip_norm": run.clip_norm,
@@ -54,8 +52,8 @@ def fingerprint(run: Run) -> Settings:
         **_optimizer("inner_optimizer", run.dynamics.optimizer),
         **_optimizer("outer_optimizer", run.outer_optimizer),
     }
-    for name, stream in (("train", problem.train), ("val", problem.val)):
-        streams = stream.streams if isinstance(stream, MemberStream) else [stream]
+    for name in ("train", "val"):
+        streams = [getattr(member, name) for member in members]
         described = [_stream(stream) for stream in streams if stream is not None]
         for key in described[0] if described else ():
             settings[f"{name}.{key}"] = [description.get(key) for description in described]
@@ -64,8 +62,21 @@ def fingerprint(run: Run) -> Settings:
 
 def differences(there: Settings, here: Settings) -> list[str]:
     """The differences between the fingerprint in a file, ``there``, and that of this run, as parts of a sentence."""
-    names = [name for name in here | there if not _same(there.get(name), here.get(name))]
-    return [_difference(name, there.get(name), here.get(name)) for name in names]
+    return [text for name in here | there for text in _differences(name, there.get(name), here.get(name))]
+
+
+def _differences(name: str, there: Any, here: Any) -> list[str]:
+    """The first difference between two settings, if there is one."""
+    if isinstance(there, list) and isinstance(here, list) and len(there) == len(here):
+        return next(filter(None, (_differences(name, a, b) for a, b in zip(there, here, strict=True))), [])
+    if isinstance(there, dict) and isinstance(here, dict):
+        if there["form"] != here["form"]:
+            return [f"{name} was {there['form']} and is now {here['form']}"]
+        near = abs(there["sum"] - here["sum"]) <= 1e-6 * max(there["scale"], here["scale"])
+        return [] if near else [f"{name} has other values"]
+    numbers = isinstance(there, float) and isinstance(here, float)
+    same = math.isclose(there, here, rel_tol=1e-9) if numbers else there == here
+    return [] if same else [f"{name} was {there} and is now {here}"]
 
 
 def _optimizer(prefix: str, optimizer: Optimizer | None) -> Settings:
@@ -126,32 +137,10 @@ def _tensor(tensor: Tensor) -> Settings:
     flat = tensor.detach().reshape(-1)
     flat = flat[:: max(1, math.ceil(len(flat) / _ENTRIES))].cpu().double().nan_to_num()
     terms = flat * torch.cos(torch.arange(1, len(flat) + 1, dtype=torch.float64, device="cpu"))
-    form = f"shape {tuple(tensor.shape)} ({tensor.dtype})"
-    return {"form": form, "sum": float(terms.sum()), "scale": float(terms.abs().sum())}
+    return {"form": _form(tensor), "sum": float(terms.sum()), "scale": float(terms.abs().sum())}
 
 
-def _same(a: Any, b: Any) -> bool:
-    if isinstance(a, list) and isinstance(b, list):
-        return len(a) == len(b) and all(map(_same, a, b))
-    if isinstance(a, dict) and isinstance(b, dict):
-        return a["form"] == b["form"] and abs(a["sum"] - b["sum"]) <= 1e-6 * max(a["scale"], b["scale"])
-    if isinstance(a, float) and isinstance(b, float):
-        return math.isclose(a, b, rel_tol=1e-9)
-    return bool(a == b)
-
-
-def _difference(name: str, there: Any, here: Any) -> str:
-    """The first difference, in words."""
-    while isinstance(there, list) and isinstance(here, list) and len(there) == len(here):
-        there, here = next((a, b) for a, b in zip(there, here, strict=True) if not _same(a, b))
-    if isinstance(there, dict) and isinstance(here, dict):
-        if there["form"] == here["form"]:
-            return f"{name} has other values"
-        there, here = there["form"], here["form"]
-    return f"{name} was {there} and is now {here}"
-
-
-FORMAT = "calibrant-run-3"
+FORMAT = "calibrant-run-4"
 
 
 def save_run(path: str | Path, run: Run) -> None:
@@ -166,7 +155,6 @@ def save_run(path: str | Path, run: Run) -> None:
         "members": run.problem.members,
         "reasons": run.reasons,
         "failures": run.failures,
-        "stop_steps": run.stop_steps,
         "callbacks": [],
     }
     for position, callback in enumerate(run.callbacks):
@@ -193,8 +181,8 @@ def load_run(path: str | Path, run: Run) -> None:
             f"{path} was written with hypergradient {saved_with}, but this run uses {run.hypergradient!r}. Resume with "
             "the settings of the first run."
         )
-    run_forms = {name: _form(t) for name, t in _tensors(run).items() if not name.startswith("extra.")}
-    saved_forms = {name: _form(t) for name, t in tensors.items() if not name.startswith(("callback.", "extra."))}
+    run_forms = {name: _form(t) for name, t in _tensors(run).items() if not name.startswith("features.")}
+    saved_forms = {name: _form(t) for name, t in tensors.items() if not name.startswith(("callback.", "features."))}
     for name in run_forms | saved_forms:
         if run_forms.get(name) != saved_forms.get(name):
             raise ValueError(
@@ -206,11 +194,14 @@ def load_run(path: str | Path, run: Run) -> None:
             f"{path} was written by a run with other settings or data: {'; '.join(changes)}. Resume with those of the "
             "first run."
         )
-    run.state = State(tensors["params"], _numbered(tensors, "moment."), _named(tensors, "buffer."), plain["inner_step"])
-    run.phi, run.outer_moments = tensors["phi"], _numbered(tensors, "outer_moment.")
+    outer = named(tensors, "outer_moment.")
+    run.state = State.of(tensors, plain["inner_step"])
+    run.phi, run.outer_moments = tensors["phi"], tuple(outer[str(k)] for k in range(len(outer)))
     run.active, run.step = tensors["active"].cpu(), plain["step"]
-    run.load_extra_tensors(_named(tensors, "extra."))
-    for name in ("reasons", "failures", "stop_steps"):
+    features = named(tensors, "features.")
+    if features:
+        run.head.memory.restore(features, run.problem.train_batch(run.step * run.hypergradient.steps))
+    for name in ("reasons", "failures"):
         setattr(run, name, {int(k): v for k, v in plain[name].items()})
     saved_callbacks, run_callbacks = [c["type"] for c in plain["callbacks"]], [type(c).__name__ for c in run.callbacks]
     if saved_callbacks != run_callbacks:
@@ -219,7 +210,7 @@ def load_run(path: str | Path, run: Run) -> None:
             "Give the same callbacks."
         )
     for position, (callback, kept) in enumerate(zip(run.callbacks, plain["callbacks"], strict=True)):
-        callback.load_state_dict(kept["plain"] | _named(tensors, f"callback.{position}."))
+        callback.load_state_dict(kept["plain"] | named(tensors, f"callback.{position}."))
     shared_phi = run.problem.shared_phi
     if shared_phi is not None and not shared_phi.equal(run.phi):
         raise ValueError(f"{path} was written by a run whose members were tied in other groups. Give the same groups.")
@@ -247,24 +238,13 @@ def _read(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 def _tensors(run: Run) -> dict[str, Tensor]:
     return {
-        "params": run.state.params,
+        **run.state.tensors(),
         "phi": run.phi,
         "active": run.active,
-        **{f"moment.{k}": m for k, m in enumerate(run.state.moments)},
         **{f"outer_moment.{k}": m for k, m in enumerate(run.outer_moments)},
-        **{f"buffer.{k}": b for k, b in run.state.buffers.items()},
-        **{f"extra.{k}": t for k, t in run.extra_tensors().items()},
+        **{f"features.{k}": t for k, t in run.head.memory.tensors().items()},
     }
 
 
 def _form(tensor: Tensor) -> str:
     return f"shape {tuple(tensor.shape)} ({tensor.dtype})"
-
-
-def _named(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
-
-
-def _numbered(tensors: dict[str, Tensor], prefix: str) -> tuple[Tensor, ...]:
-    named = _named(tensors, prefix)
-    return tuple(named[str(k)] for k in range(len(named)))

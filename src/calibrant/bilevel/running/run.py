@@ -13,15 +13,14 @@ from torch import Tensor
 from calibrant.bilevel.compiled import Compiler, Replay, TracedDerivatives, Trainer, can_replay
 from calibrant.bilevel.gradients import hypergradients as hg
 from calibrant.bilevel.gradients.dynamics import Dynamics, State
-from calibrant.bilevel.gradients.head import FeatureMemory, HeadDerivatives
+from calibrant.bilevel.gradients.head import NOT_OF_FEATURES, HeadLosses, is_of_features
 from calibrant.bilevel.gradients.loss_derivatives import LossDerivatives, LossFunction
 from calibrant.bilevel.optimizers import Moments, Optimizer
 from calibrant.bilevel.problem.bilevel import Bilevel
 from calibrant.bilevel.problem.population import Population
 from calibrant.bilevel.running.checkpoints import fingerprint
 from calibrant.bilevel.running.finite import DeferredFiniteCheck
-from calibrant.bilevel.running.outer_step import ActiveMembers, active_rows
-from calibrant.data.streams.batch import Batch, Tensors
+from calibrant.data.streams.batch import Batch
 
 if TYPE_CHECKING:
     from calibrant.bilevel.callbacks import Callback
@@ -61,11 +60,9 @@ class Run:
             trainer = Trainer(problem, inner_optimizer, compile=compile == "inductor")
         inner = _derivatives(problem.inner, names, compile, detaches=problem.detaches)
         self.dynamics = Dynamics(inner, inner_optimizer, trainer)
-        self.heads = HeadDerivatives(problem, trainer) if _divides(problem, hypergradient) else None
-        self.features = None
-        if hypergradient.remembers:
-            axes = problem.train.axes if isinstance(problem, Population) else None
-            self.features = FeatureMemory(hypergradient.remembers, axes)
+        self.head = HeadLosses(problem, trainer, hypergradient.remembers)
+        if hypergradient.of_head and not is_of_features(problem.template):
+            raise ValueError(f"{hypergradient!r} cannot be used: {NOT_OF_FEATURES}")
         self.outer_derivatives = _derivatives(problem.outer, names, compile)
         self.phi = problem.initial_phi()
         self._state: State | None = None
@@ -78,15 +75,8 @@ class Run:
         self.gradient: Tensor | None = None
         self.active = torch.ones(problem.members or 1, dtype=torch.bool, device="cpu")
         self.ran = self.active.clone()
-        # Whether to leave out members that have stopped. A learned starting point is differentiated as a whole.
-        # Inductor would spend longer on compiling each new shape than it saves. So would tracing on a GPU, where the
-        # time of a step is the time of its kernel launches, which does not depend on the number of members.
-        costly = compile == "inductor" or (compile == "trace" and self.state.params.is_cuda)
-        self._compacts = self.is_population and not costly and not problem.moves_start and not hypergradient.of_head
-        self._active_members: ActiveMembers | None = None
         self.reasons: dict[int, str] = {}
         self.failures: dict[int, str] = {}
-        self.stop_steps: dict[int, int] = {}
         self.deferred_finite_check = DeferredFiniteCheck()
         self.replay = Replay(self, masks=compile != "graphs") if can_replay(self, compile) else None
 
@@ -132,7 +122,6 @@ class Run:
         chosen = self.active.clone() if members is None else members.reshape(-1).cpu() & self.active
         for member in chosen.nonzero().flatten().tolist():
             self.reasons[member] = reason
-            self.stop_steps[member] = self.step
         self.active &= ~chosen
 
     def fail(self, member: int, reason: str) -> None:
@@ -173,15 +162,6 @@ class Run:
         batch = self.problem.val_batch(self.step) if batch is None else batch
         return self.outer_derivatives.value(state.params, state.buffers, self.phi, batch)[0]
 
-    def active_members(self) -> ActiveMembers | None:
-        """The members on which the next outer step is computed. None means all of them."""
-        rows = active_rows(self.active) if self._compacts else None
-        if rows is None or self._active_members is None or not torch.equal(self._active_members.chosen, rows):
-            self._active_members = (
-                None if rows is None else ActiveMembers(rows, len(self.active), self.state.params.device)
-            )
-        return self._active_members
-
     @property
     def present(self) -> hg.Hypergradient:
         """The hypergradient of this outer step: :class:`Plain` until the share ``start`` of the run is over."""
@@ -190,15 +170,6 @@ class Run:
     def look(self) -> None:
         """Read results that are still on a GPU. Raises the error of the first step with values that are not finite."""
         self.deferred_finite_check.look()
-
-    def extra_tensors(self) -> Tensors:
-        """Further tensors for a checkpoint: the features of recent batches."""
-        return {} if self.features is None else self.features.tensors()
-
-    def load_extra_tensors(self, tensors: Tensors) -> None:
-        """Restore the tensors of :meth:`extra_tensors`."""
-        if self.features is not None:
-            self.features.restore(tensors, self.problem.train_batch(self.step * self.hypergradient.steps))
 
     def release(self) -> None:
         """Let the data streams drop batches that are no longer needed."""
@@ -213,15 +184,3 @@ def _derivatives(
     if compile is None or compile == "graphs":
         return LossDerivatives(fn, names, detaches=detaches)
     return TracedDerivatives(fn, names, compile, detaches=detaches)
-
-
-def _divides(problem: Bilevel | Population, hypergradient: hg.Hypergradient) -> bool:
-    """Whether body and head of the network run separately. A direct gradient works without a head, too."""
-    if not hypergradient.of_head:
-        return False
-    if hypergradient.direct:
-        try:
-            _ = problem.head_slice
-        except ValueError:
-            return False
-    return problem.separable

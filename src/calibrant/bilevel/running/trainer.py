@@ -66,8 +66,7 @@ class Trainer:
         self._compiled: dict[str, Callable[..., Any]] = {}
         self._last: State | None = None
         self._copies = True
-        self._begun: tuple[State, list[Tensor]] | None = None
-        self._asks_for_batch: set[str] = set()
+        self._begun: tuple[State, Tensor] | None = None
 
     def train(
         self, state: State, phi: Tensor, draws: Draws, steps: int, memory: FeatureMemory | None = None
@@ -76,79 +75,66 @@ class Trainer:
 
         The features of the batches are added to ``memory``, if it is given.
         """
-        features = self._take_begun(state)
+        begun, self._begun = self._begun, None
+        features = begun[1] if begun is not None and begun[0] is state else None
         if features is None:
             self.load(state)
         losses = []
         for step in range(state.step, state.step + steps):
+            batch = draws(step)
+            if memory is not None and features is None:
+                features = self._features(batch)
             try:
-                losses.append(self._step(phi, draws(step), step + 1, memory, features))
+                losses.append(self._step(phi, batch, step + 1, features))
             except RuntimeError as error:  # gradients of the parameters alone
                 if self._targets is None or "use_reentrant=True" not in str(error):
                     raise
                 self._targets, self._last = None, None
                 self.load(state)
-                losses.append(self._step(phi, draws(step), step + 1, memory, None))
+                losses.append(self._step(phi, batch, step + 1, None))
+            if memory is not None and features is not None:
+                memory.add(batch, features.detach())
             features = None
         return self.hand_out(state.step + steps), losses
 
-    def _step(
-        self, phi: Tensor, batch: Batch, step: int, memory: FeatureMemory | None, features: list[Tensor] | None
-    ) -> Tensor:
+    def _step(self, phi: Tensor, batch: Batch, step: int, features: Tensor | None) -> Tensor:
         self._set_mode(train=True)
-        divided = memory is not None or features is not None
-        net = (
-            SplitWorkingNetwork(self, batch.noise, features=features) if divided else WorkingNetwork(self, batch.noise)
-        )
+        net = WorkingNetwork(self, batch.noise)
+        if features is not None:
+            net = SplitWorkingNetwork(self, batch.noise, body=lambda _: features)
         with seeded(batch.seed, self.params), torch.enable_grad(), _plain_errors():
             loss = self.problem.inner_value(net, phi, batch._replace(seed=None))
         self.grad.zero_()
         loss.backward(inputs=self._targets)
         with torch.no_grad():
             self.optimizer.step_(self.params, self.moments, self.optimizer.clip_(self.grad), step)
-        if memory is not None:
-            memory.add(batch, [h.detach() for h in net.kept])  # type: ignore[attr-defined]
         return loss.detach()
 
-    def begin(self, state: State, phi: Tensor, batch: Batch) -> list[Tensor]:
+    def begin(self, state: State, batch: Batch) -> Tensor:
         """Run the body on the next step's batch, keep the graph for that step, and return the features without it.
 
         Buffers are updated as in the step itself, so the outer loss can be evaluated before the step is finished.
         """
         self.load(state)
-        self._set_mode(train=True)
-        net = SplitWorkingNetwork(self, batch.noise)
-        with seeded(batch.seed, self.params), torch.enable_grad():
-            self._ask("inner", net, batch, lambda: self.problem.inner_value(net, phi, batch))
-        self._begun = state, net.kept
+        features = self._features(batch)
+        self._begun = state, features
         self._last = None  # the buffers have moved
-        return [h.detach() for h in net.kept]
+        return features.detach()
 
-    def outer_features(self, phi: Tensor, batch: Batch, train: bool) -> list[Tensor]:
-        """The features that the outer loss needs on ``batch``, at the working copy's present state."""
+    def _features(self, batch: Batch) -> Tensor:
+        """The features of a training batch, with their graph."""
+        self._set_mode(train=True)
+        with seeded(batch.seed, self.params), torch.enable_grad():
+            return WorkingNetwork(self, batch.noise).features(batch.inputs)
+
+    @contextlib.contextmanager
+    def evaluating(self, batch: Batch, *, train: bool) -> Iterator[WorkingNetwork]:
+        """The working copy as a constant network, for the outer loss; its buffers are restored after the block."""
         self._set_mode(train=train)
-        net = SplitWorkingNetwork(self, batch.noise)
         saved = self.read_buffers() if train else {}
-        with seeded(batch.seed, self.params), torch.no_grad():
-            self._ask("outer", net, batch, lambda: self.problem.outer_value(net, phi, batch))
+        yield ConstantWorkingNetwork(self, batch.noise)
         if train:  # an outer pass must not change the training state
             self._write_buffers(saved)
-        return net.kept
-
-    def _ask(self, level: str, net: SplitWorkingNetwork, batch: Batch, evaluate: Callable[[], Tensor]) -> None:
-        """Run the body on the inputs for which a loss needs features.
-
-        Only the loss knows these inputs, so it is evaluated. Most losses need the features of the batch, once. While
-        steps are recorded this cannot change, so then only the body runs.
-        """
-        if not self._copies and level in self._asks_for_batch:
-            net.features(batch.inputs)
-            return
-        evaluate()
-        if len(net.asked) == 1 and net.asked[0] is batch.inputs:
-            self._asks_for_batch.add(level)
-        else:
-            self._asks_for_batch.discard(level)
 
     def load(self, state: State) -> None:
         """Copy ``state`` into the working copy."""
@@ -190,11 +176,6 @@ class Trainer:
     def _write_buffers(self, buffers: Tensors) -> None:
         for name, owner, leaf in self._buffers:
             owner._buffers[leaf].copy_(buffers[name])  # type: ignore[union-attr]
-
-    def _take_begun(self, state: State) -> list[Tensor] | None:
-        """The features of the next step's batch, if :meth:`begin` was called with this state."""
-        begun, self._begun = self._begun, None
-        return begun[1] if begun is not None and begun[0] is state else None
 
     def _set_mode(self, *, train: bool) -> None:
         if self.module.training != train:
@@ -265,6 +246,14 @@ class WorkingNetwork:
 
 class SplitWorkingNetwork(SplitNetwork, WorkingNetwork):
     """A :class:`WorkingNetwork` whose body and head run separately."""
+
+
+class ConstantWorkingNetwork(WorkingNetwork):
+    """A :class:`WorkingNetwork` whose body, or whole module, runs without a graph."""
+
+    def _run(self, part: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        with torch.no_grad():
+            return super()._run(part, args, kwargs)
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Any, Literal, TypeGuard
 
@@ -322,6 +322,22 @@ class TableEncoder(TransformerMixin, BaseEstimator):
             raise ValueError(f"max_categories must be a whole number of at least 2; got {self.max_categories!r}.")
         check_choice("unseen", self.unseen, ("rare", "error"))
         check_choice("output", self.output, ("one-hot", "ordinal", "sparse"))
+
+
+@dataclass(frozen=True)
+class EncodedTable:
+    """Rows that a fitted encoder with ``output="sparse"`` has encoded. Classifiers take them in place of a table.
+
+    So a table is encoded once, and the classifier stores the encoder.
+    """
+
+    matrix: Any
+    encoder: TableEncoder
+
+    def describe(self, estimator: Any) -> None:
+        """Set the fitted attributes of an estimator that say which columns it reads, and how."""
+        names = np.array([e.name for e in self.encoder.columns_ if not isinstance(e, Dropped)], dtype=object)
+        estimator.encoder_, estimator.feature_names_in_, estimator.n_features_in_ = self.encoder, names, len(names)
 
 
 def _width(encoding: Used) -> int:

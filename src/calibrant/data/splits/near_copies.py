@@ -8,14 +8,13 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial.distance import cdist
+from sklearn.neighbors import NearestNeighbors
 
 from calibrant.data.splits.exact_copies import row_codes
 
 _MOST_ROWS = 20_000
 _WORK = 5e7
 """The number of multiplications that :func:`near_copies` may use, about 0.1 seconds. It checks at least 30 rows."""
-_TILE = 1024
-"""Rows whose distances to all others are in memory at once."""
 _NEIGHBOUR = 20
 _NEAR = 0.1
 _SHUFFLES = 5
@@ -182,23 +181,14 @@ def near_copy_groups(values: np.ndarray) -> np.ndarray | None:
     codes = row_codes(values)
     assert codes is not None
     _, kept, place = np.unique(codes, return_index=True, return_inverse=True)
-    values = values[kept] - values.mean(0)
-    n = len(values)
+    values, n = values[kept] - values.mean(0), len(kept)
     if not 3 * _NEIGHBOUR <= n <= _MOST_ROWS:
         return None
-    squares = (values**2).sum(1)
-    links, limits = [], np.empty(n, dtype=np.float32)
-    for start in range(0, n, _TILE):
-        tile = slice(start, start + _TILE)
-        distance = squares[tile, None] + squares - 2 * values[tile] @ values.T
-        nearest = np.argpartition(distance, _NEIGHBOUR, axis=1)[:, : _NEIGHBOUR + 1]
-        near_distances = np.take_along_axis(distance, nearest, axis=1)
-        limits[tile] = _NEAR**2 * near_distances.max(1)
-        rows, columns = np.nonzero(near_distances < limits[tile, None])
-        links.append(np.stack([rows + start, nearest[rows, columns], near_distances[rows, columns]]))
-    a, b, distance = np.concatenate(links, axis=1)
-    a, b = a.astype(int), b.astype(int)
-    mutual = distance < limits[b]
+    distances, nearest = NearestNeighbors(n_neighbors=_NEIGHBOUR + 1).fit(values).kneighbors(values)
+    limits = _NEAR * distances[:, -1]
+    a, rank = np.nonzero(distances < limits[:, None])
+    b = nearest[a, rank]
+    mutual = distances[a, rank] < limits[b]
     graph = coo_array((np.ones(mutual.sum(), dtype=bool), (a[mutual], b[mutual])), shape=(n, n))
     groups = connected_components(graph, directed=False)[1]
     return None if np.bincount(groups).max() > max(_NEIGHBOUR, n / 5) else groups[place]

@@ -89,7 +89,7 @@ def _fit_group(
     group_callbacks = callbacks(f"{type(methods[0]).__name__} × {len(jobs)}") if callbacks else ()
     with on_group(positions) if on_group else nullcontext():
         try:
-            return methods[0].fit_group(methods, tasks, group_callbacks)
+            return methods[0].fit_group(methods, tasks, callbacks=group_callbacks)
         except NonFiniteError as error:
             return [Failed(str(error), task.n_classes) for task in tasks]
 

@@ -1,12 +1,8 @@
 """The interface of methods, and the training of a group of equal methods by the engine.
 
-Train the problems of methods with the engine: one function for any method, model and number of networks. A method
-declares a problem and how to solve it (:mod:`calibrant.methods.core.method`). :func:`solve_group` builds the problems,
-solves them alone or as a population, and returns one outcome for each network.
-
-The interface of methods: a method declares a problem, how to solve it and what to keep. A method defines its problem
-for a model and a task (``problem``), how to solve it (``solving``) and what to keep (``result``).
-:mod:`calibrant.methods.core.method` does the rest for any model, alone or as a population.
+A method declares a problem for a model and a task (``problem``), how to solve it (``solving``) and what to keep
+(``result``). :meth:`Method.fit_group` does the rest for any model: it builds the problems, solves them alone or as a
+population, and returns one result for each task.
 """
 
 from __future__ import annotations
@@ -35,6 +31,7 @@ from calibrant.bilevel.compiled import Compiler
 from calibrant.bilevel.problem.population import why_not_vectorised
 from calibrant.data.streams.batch import tensors_of
 from calibrant.methods.core.results import Fitted, Mixture
+from calibrant.methods.core.samples import Samples
 from calibrant.methods.core.task import Task, even, streams, total_steps
 from calibrant.models.architectures.mlp import mlp
 from calibrant.models.functional.user_modules import unwrapped
@@ -59,14 +56,9 @@ class TrainingGroup:
     def steps(
         self, epochs: Callable[[Any], int | None] | None = None, default: int = 1200, passes: int = 20
     ) -> list[int]:
-        """Training steps of each network, from its ``epochs``.
-
-        If ``epochs`` is None, this is ``default`` steps or ``passes`` epochs, whichever is more.
-        An epoch has as many steps as the training stream has batches.
-        """
-        wanted = epochs or (lambda method: method.epochs)
-        pairs = zip(self.methods, self.problems, strict=True)
-        return [total_steps(p.train.batches, wanted(m), 1, default, passes) for m, p in pairs]
+        """Training steps of each network (:func:`total_steps`), from ``epochs`` of a method; by default its field."""
+        wanted = [epochs(method) if epochs else method.epochs for method in self.methods]
+        return [total_steps(p.train.batches, e, default, passes) for p, e in zip(self.problems, wanted, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -98,70 +90,40 @@ class TrainedNetwork:
     """This network's rows of ``SolveSettings.history``, by name."""
 
 
-def solve_group(
-    methods: Sequence[Method], tasks: Sequence[Task], callbacks: Sequence[Callback] = (), compile: Compile = "auto"
-) -> list[list[TrainedNetwork]]:
-    """Train the networks of every method and task, and return the outcomes of each task in order.
-
-    Networks are trained as one population if that is possible and faster, and otherwise one by one (see
-    :func:`needs_single_runs`). Networks that share φ are always trained as one population.
-    """
-    parts = [list(m.parts(t)) for m, t in zip(methods, tasks, strict=True)]
-    each = [m for m, method_tasks in zip(methods, parts, strict=True) for _ in method_tasks]
-    flat = even([task for method_tasks in parts for task in method_tasks])
-    first = methods[0]
-    group = TrainingGroup(each, flat, build(each, flat))
-    tied = [k for k, method_tasks in enumerate(parts) for _ in method_tasks] if first.tied else None
-    if tied and len(flat) > 1 and flat[0].model is not None and (reason := why_not_vectorised(group.problems)):
-        raise ValueError(
-            "This method trains its networks together under torch.func.vmap, which the model does not support: "
-            f"{reason.rstrip(' .')}. Use another method, such as the default."
-        )
-    if len(flat) > 1 and tied is None and needs_single_runs(group):
-        singles = [TrainingGroup([m], [t], [p]) for m, t, p in zip(each, flat, group.problems, strict=True)]
-        trained = [one for (one,) in map_jobs(_solve, [(g, None, callbacks, compile) for g in singles])]
-    else:
-        trained = _solve(group, tied, callbacks, compile)
-    ends = iter(trained)
-    return [[next(ends) for _ in method_tasks] for method_tasks in parts]
-
-
 def needs_single_runs(group: TrainingGroup) -> bool:
-    """Whether networks must be trained one by one: they draw their own random numbers, or torch cannot vectorise them.
+    """Whether networks must be trained one by one instead of as a population.
 
-    The default perceptron can always be vectorised. Other networks are tried on the first batch.
+    Networks that draw their own random numbers and recurrent networks cannot be vectorised, and batches from loaders
+    differ in size. In a population, convolutions become grouped convolutions, which take twice as long on a CPU (small
+    images, five networks). The default perceptron can always be vectorised; other networks are tried on the first
+    batch.
     """
-    if group.problems[0].stochastic or any(map(runs_alone, group.tasks, group.problems)):
+    problem = group.problems[0]
+    if problem.stochastic or any(task.train.loaded for task in group.tasks):
+        return True
+    single = (nn.RNNBase, nn.Conv1d, nn.Conv2d, nn.Conv3d) if problem.start.device.type == "cpu" else (nn.RNNBase,)
+    if any(isinstance(layer, single) for p in group.problems for layer in p.view.module.modules()):
         return True
     return group.tasks[0].model is not None and why_not_vectorised(group.problems) is not None
 
 
-def runs_alone(task: Task, problem: Bilevel) -> bool:
-    """Whether to train a network alone instead of in a population.
-
-    Batches from loaders differ in size, and recurrent networks cannot be vectorised as a population. In a population,
-    convolutions become grouped convolutions, which take twice as long on a CPU (small images, five networks).
-    """
-    layers = list(problem.view.module.modules())
-    slow = problem.start.device.type == "cpu" and any(isinstance(m, nn.Conv1d | nn.Conv2d | nn.Conv3d) for m in layers)
-    return task.train.loaded or slow or any(isinstance(m, nn.RNNBase) for m in layers)
-
-
-def build(methods: Sequence[Method], tasks: Sequence[Task]) -> list[Bilevel]:
+def build(methods: Sequence[Method], tasks: Sequence[Task]) -> TrainingGroup:
     """One problem for each task. All but the first are replicas, which are cheap to create."""
-    first, task = methods[0], tasks[0]
-    problem = first.problem(_model(first, task), task)
-    return [
-        problem,
-        *(
-            problem.replicate(
-                problem.view.draw(replica_task.seed) if replica_task.model is None else _model(method, replica_task),
-                **method.data(replica_task),
-                seed=replica_task.seed,
-            )
-            for method, replica_task in zip(methods[1:], tasks[1:], strict=True)
-        ),
-    ]
+    problem = methods[0].problem(_model(methods[0], tasks[0]), tasks[0])
+    problems = [problem]
+    for method, task in zip(methods[1:], tasks[1:], strict=True):
+        start = problem.view.draw(task.seed) if task.model is None else _model(method, task)
+        problems.append(problem.replicate(start, **method.data(task), seed=task.seed))
+    return TrainingGroup(methods, tasks, problems)
+
+
+def check_vectorised(group: TrainingGroup) -> None:
+    """Raise an error if networks that share φ cannot be trained as one population."""
+    if reason := why_not_vectorised(group.problems):
+        raise ValueError(
+            "This method trains its networks together under torch.func.vmap, which the model does not support: "
+            f"{reason.rstrip(' .')}. Use another method, such as the default."
+        )
 
 
 def _model(method: Method, task: Task) -> nn.Module:
@@ -193,14 +155,12 @@ def _solve(
         compile=wanted,
         **how.settings,
     )
-    members = [solution] if alone else [solution.member(k) for k in range(len(group.problems))]
-    rows = {}
-    if how.history is not None:
-        recorded = {name: how.history[name] for name, values in how.history.rows.items() if values}
-        rows = {name: values.unsqueeze(1) if alone else values for name, values in recorded.items()}
+    history = {name: how.history[name] for name, rows in how.history.rows.items() if rows} if how.history else {}
+    if alone:
+        return [TrainedNetwork(group.tasks[0], solution, history)]
     return [
-        TrainedNetwork(task, member_solution, {name: values[:, k] for name, values in rows.items()})
-        for k, (task, member_solution) in enumerate(zip(group.tasks, members, strict=True))
+        TrainedNetwork(task, solution.member(k), {name: rows[:, k] for name, rows in history.items()})
+        for k, task in enumerate(group.tasks)
     ]
 
 
@@ -259,19 +219,33 @@ class Method:
         cls,
         methods: Sequence[Any],
         tasks: Sequence[Task],
+        *,
         callbacks: Sequence[Callback] = (),
         compile: Compile = "auto",
-    ) -> list[Fitted]:
-        """Train methods that differ only in ``varying`` fields, each on its task, as one population.
+    ) -> list[Any]:
+        """Train methods that differ only in ``varying`` fields, each on its task.
 
-        If one of several networks diverges, its result has a ``failure``. If a single network diverges, a
-        NonFiniteError is raised. ``fit`` always raises, and ``fit_all`` never does.
+        Their networks are trained as one population if that is possible and faster, and otherwise one by one
+        (:func:`needs_single_runs`). If one of several networks diverges, its result has a ``failure``. If a single
+        network diverges, a NonFiniteError is raised. ``fit`` always raises, and ``fit_all`` never does.
         """
-        if cls.one_by_one and len(methods) > 1:
-            each = zip(methods, tasks, strict=True)
-            return [fitted for m, t in each for fitted in cls.fit_group([m], [t], callbacks, compile)]
-        trained = solve_group(methods, tasks, callbacks, compile)
-        return [m.result(t, outcomes) for m, t, outcomes in zip(methods, tasks, trained, strict=True)]
+        pairs = list(zip(methods, tasks, strict=True))
+        if cls.one_by_one and len(pairs) > 1:
+            return [cls.fit_group([m], [t], callbacks=callbacks, compile=compile)[0] for m, t in pairs]
+        parts = [list(m.parts(t)) for m, t in pairs]
+        numbers = [k for k, networks in enumerate(parts) for _ in networks]
+        group = build([methods[k] for k in numbers], even([task for networks in parts for task in networks]))
+        tied = numbers if cls.tied else None
+        if tied and len(numbers) > 1 and group.tasks[0].model is not None:
+            check_vectorised(group)
+        if len(numbers) > 1 and tied is None and needs_single_runs(group):
+            each = zip(group.methods, group.tasks, group.problems, strict=True)
+            jobs = [(TrainingGroup([m], [t], [p]), None, callbacks, compile) for m, t, p in each]
+            trained = [network for (network,) in map_jobs(_solve, jobs)]
+        else:
+            trained = _solve(group, tied, callbacks, compile)
+        ends = iter(trained)
+        return [m.result(t, [next(ends) for _ in networks]) for (m, t), networks in zip(pairs, parts, strict=True)]
 
     def structure(self) -> tuple[Any, ...]:
         """Everything that must be equal for all members of one population."""
@@ -280,10 +254,34 @@ class Method:
 
     def fit(self, task: Task, *, callbacks: Sequence[Callback] = (), compile: Compile = "auto") -> Fitted:
         """Train on one task. If training diverges, raise a :class:`calibrant.bilevel.NonFiniteError`."""
-        (fitted,) = self.fit_group([self], [task], callbacks, compile)
+        (fitted,) = self.fit_group([self], [task], callbacks=callbacks, compile=compile)
         if fitted.failure:
             raise NonFiniteError(fitted.failure)
         return fitted
+
+
+class AfterTraining(Method):
+    """Base of methods that train with ``base``, which can be any method, and then calibrate on the validation part."""
+
+    base: Method
+
+    def need_val(self, task: Task) -> Samples:
+        """The validation part; an error if there is none."""
+        return task.need_val(type(self).__name__)
+
+    def calibrate(self, model: Fitted, task: Task) -> Fitted:
+        """The calibrated form of a trained model, or the model itself if its training failed."""
+        raise NotImplementedError(f"{type(self).__name__} must define calibrate(model, task); got none.")
+
+    def rows_at_once(self, task: Task) -> int:
+        return self.base.rows_at_once(task)
+
+    @classmethod
+    def fit_group(cls, methods: Sequence[Any], tasks: Sequence[Task], **how: Any) -> list[Fitted]:
+        for method, task in zip(methods, tasks, strict=True):
+            method.need_val(task)  # before training
+        trained = methods[0].base.fit_group([m.base for m in methods], tasks, **how)
+        return [m.calibrate(model, task) for m, model, task in zip(methods, trained, tasks, strict=True)]
 
 
 def perceptron(task: Task, **settings: Any) -> nn.Module:

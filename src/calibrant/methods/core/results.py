@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
@@ -165,6 +165,11 @@ class Recalibrated(Fitted):
     @property
     def networks(self) -> tuple[Any, ...]:  # type: ignore[override]
         return self.model.networks
+
+
+def begun(networks: Sequence[Any]) -> tuple[Any, ...]:
+    """The networks whose training started. After an interrupt, the later networks are untrained."""
+    return tuple(network for network in networks if network.outer_steps) or tuple(networks)
 
 
 def held_out_logits(model: Fitted, part: Samples) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -111,6 +111,11 @@ class Unchanged:
         return self.module
 
 
+def pooled_part(task: Task) -> Samples:
+    """The training and validation parts together."""
+    return task.train if task.val is None else task.train + task.val
+
+
 def streams(
     task: Task, size: int | None = None, hyper: dict[str, Tensor] | None = None, *, val: bool = True
 ) -> dict[str, Any]:
@@ -140,13 +145,12 @@ def even(tasks: Sequence[Task]) -> list[Task]:
     return list(tasks)
 
 
-def total_steps(samples: int, epochs: int | None, size: int | None, default: int, passes: int = 20) -> int:
-    """Inner steps for ``epochs`` passes over the data.
+def total_steps(batches: int, epochs: int | None, default: int = 1200, passes: int = 20) -> int:
+    """Inner steps for ``epochs`` passes over the batches of a stream.
 
     If ``epochs`` is None: ``default`` steps with the full batch; with mini-batches, ``default`` steps or ``passes``
     epochs, whichever is more.
     """
-    per_epoch = 1 if size is None else -(-samples // size)
     if epochs is not None:
-        return epochs * per_epoch
-    return max(default, passes * per_epoch) if per_epoch > 1 else default
+        return epochs * batches
+    return max(default, passes * batches) if batches > 1 else default

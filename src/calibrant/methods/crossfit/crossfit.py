@@ -26,7 +26,7 @@ from torch import Tensor
 from calibrant.bilevel import LabelNoise, Solution
 from calibrant.data.splits.exact_copies import independent_size
 from calibrant.data.streams.streams import mix
-from calibrant.methods.core.method import TrainedNetwork, failure
+from calibrant.methods.core.method import failure
 from calibrant.methods.core.results import Mixture, network_logits, read_outer, suspicion
 from calibrant.methods.core.samples import Samples, cycled
 from calibrant.methods.core.task import Task
@@ -38,14 +38,13 @@ from calibrant.pool.pool import RARE, even_share, lapsing_loss, least_lapse
 class FoldTask(Task):
     """The task of one network: train on all of ``pooled`` except one fold, and evaluate on that fold."""
 
-    fold: Fold | None = None
-    pooled: Samples | None = None
-    constants: dict[str, Tensor] = field(default_factory=dict)
+    fold: Fold = field(kw_only=True)
+    pooled: Samples = field(kw_only=True)
+    constants: dict[str, Tensor] = field(default_factory=dict, kw_only=True)
     """Constants for the losses."""
 
     def streams(self, wanted: int | None) -> dict[str, Any]:
         """The data of both levels. All rows, including padding rows, keep their indices in ``pooled``."""
-        assert self.fold is not None
         assert self.val is not None
         levels = (("train", 10, self.train, self.fold.train), ("val", 11, self.val, self.fold.judge))
         return {
@@ -68,8 +67,8 @@ def fold_tasks(
     for k, fold in enumerate(dealt):
         seed = mix(task.seed, k) % 2**31
         model = task.again(seed).model if len(dealt) > 1 else task.model
-        parts = dense[fold.train], dense[fold.judge]
-        result.append(FoldTask(*parts, task.n_classes, seed, model, fold, pooled, constants or {}))
+        one = FoldTask(dense[fold.train], dense[fold.judge], task.n_classes, seed, model, fold=fold, pooled=pooled)
+        result.append(one if constants is None else replace(one, constants=constants))
     return result
 
 
@@ -84,12 +83,11 @@ class CrossFit:
     """The weight of each network in the mean; None: equal weights."""
 
     @classmethod
-    def of(cls, outcomes: Sequence[TrainedNetwork]) -> CrossFit:
-        """The result for networks that were trained on :func:`fold_tasks`."""
-        tasks = [o.task for o in outcomes if isinstance(o.task, FoldTask)]
-        data = tasks[0].pooled
-        assert data is not None
-        return cls(tuple(o.solution for o in outcomes), tuple(t.fold for t in tasks if t.fold is not None), data)
+    def of(cls, trained: Sequence[tuple[Any, FoldTask]]) -> CrossFit:
+        """The result for networks and their tasks, without those that are untrained after an interrupt."""
+        started = [(network, task) for network, task in trained if network.outer_steps] or list(trained)
+        networks, tasks = zip(*started, strict=True)
+        return cls(networks, tuple(task.fold for task in tasks), tasks[0].pooled)
 
     @cached_property
     def held_out_logits(self) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -57,19 +56,28 @@ def deal(
     groups : one number per row. Rows of one group are held out together, and no network is trained on rows of a group
         that evaluates it. The sizes of folds then depend on the groups; without groups they differ by at most one
     """
-    every = np.arange(len(labels))
-    classes = labels.cpu().numpy()
+    every, classes = np.arange(len(labels)), labels.cpu().numpy()
     may_judge = every[held_from or slice(None)]
     sets = [(may_judge, "judge")]
     if choose_from is not None:  # split training and validation rows separately, so that every fold has both
         special, cut = _special(every[choose_from], choose, groups, seed)
         rest = np.setdiff1d(may_judge, special, assume_unique=True)
         sets = [(special[cut:], "judge"), (special[:cut], "choose"), (rest, "judge")]
-    place = _in_rows(classes, sets, number) if groups is None else _in_groups(classes, sets, number, groups)
+    rows, part = np.concatenate([s for s, _ in sets]), np.repeat(np.arange(len(sets)), [len(s) for s, _ in sets])
+    if groups is None:
+        number = min(number, max(len(set_rows) for set_rows, purpose in sets if purpose == "judge"))
+    else:
+        number = _fewest(number, groups[rows])
     result = []
     for repeat in range(repeats):
-        fold, count = place(seed, repeat)
-        for k in range(count):
+        fold = np.full(len(labels), -1)
+        if groups is not None and number > 1:
+            strata = classes[rows] * len(sets) + part
+            fold[rows] = group_folds(groups[rows], number, seed=mix(seed, repeat) % 2**31, stratify=strata)
+        else:
+            for position, (set_rows, _) in enumerate(sets):
+                fold[set_rows] = _fold_of_each(classes[set_rows], number, mix(seed, repeat, position) % 2**31)
+        for k in range(number):
             held = [np.concatenate([r[fold[r] == k] for r, use in sets if use == name] or [every[:0]]) for name in USES]
             seen = np.concatenate(held)
             train = np.setdiff1d(every, seen, assume_unique=True)
@@ -77,6 +85,26 @@ def deal(
                 train = apart
             result.append(Fold(*(torch.as_tensor(rows, device=labels.device) for rows in (train, *held))))
     return result
+
+
+def _fold_of_each(labels: np.ndarray, number: int, seed: int) -> np.ndarray:
+    """The fold of each row; fewer rows than folds go to different folds."""
+    if number == 1:
+        return np.zeros(len(labels), dtype=int)
+    if len(labels) < number:
+        return np.random.default_rng(seed).permutation(number)[: len(labels)]
+    return folds(len(labels), number, seed=seed, stratify=labels)
+
+
+def _fewest(number: int, groups: np.ndarray) -> int:
+    """The number of folds, at most that of the groups."""
+    count = len(np.unique(groups))
+    if count < 2 <= number:
+        raise ValueError(
+            "groups must name at least two groups among the rows that may be held out; got one. With one group, no row "
+            "can be held out while others train."
+        )
+    return min(number, count)
 
 
 def _special(rows: np.ndarray, share: float, groups: np.ndarray | None, seed: int) -> tuple[np.ndarray, int]:
@@ -91,50 +119,6 @@ def _special(rows: np.ndarray, share: float, groups: np.ndarray | None, seed: in
     ends = np.flatnonzero(np.diff(rank[order], append=-1)) + 1  # where a group ends
     whole = ends[ends <= cut]
     return rows[order], int(whole[-1]) if len(whole) else 0
-
-
-Placed = tuple[np.ndarray, int]
-"""The fold of each row (−1 if it is never held out), and the number of folds."""
-Sets = Sequence[tuple[np.ndarray, str]]
-
-
-def _in_rows(labels: np.ndarray, sets: Sets, wanted: int) -> Callable[[int, int], Placed]:
-    number = min(wanted, max(len(rows) for rows, purpose in sets if purpose == "judge"))
-
-    def place(seed: int, repeat: int) -> Placed:
-        fold = np.full(len(labels), -1)
-        for position, (rows, _) in enumerate(sets):
-            dealt = mix(seed, repeat, position) % 2**31
-            if number == 1 or len(rows) == 0:
-                fold[rows] = 0
-            elif len(rows) < number:
-                fold[rows] = np.random.default_rng(dealt).permutation(number)[: len(rows)]
-            else:
-                fold[rows] = folds(len(rows), number, seed=dealt, stratify=labels[rows])
-        return fold, number
-
-    return place
-
-
-def _in_groups(labels: np.ndarray, sets: Sets, wanted: int, groups: np.ndarray) -> Callable[[int, int], Placed]:
-    rows = np.concatenate([set_rows for set_rows, _ in sets])
-    part = np.concatenate([np.full(len(set_rows), k) for k, (set_rows, _) in enumerate(sets)])
-    number = min(wanted, len(np.unique(groups[rows])))
-    if number < 2 <= wanted:
-        raise ValueError(
-            "groups must name at least two groups among the rows that may be held out; got one. With one group, no row "
-            "can be held out while others train."
-        )
-
-    def place(seed: int, repeat: int) -> Placed:
-        fold = np.full(len(labels), -1)
-        fold[rows] = 0
-        if number > 1:
-            strata = labels[rows] * len(sets) + part
-            fold[rows] = group_folds(groups[rows], number, seed=mix(seed, repeat) % 2**31, stratify=strata)
-        return fold, number
-
-    return place
 
 
 def folds_of(task: Task, pooled: Samples, number: int, repeats: int = 1, choose: float = 0.0) -> list[Fold]:
@@ -172,7 +156,11 @@ def row_groups(part: Samples) -> np.ndarray | None:
 
 def copies_of(part: Samples) -> np.ndarray | None:
     """The groups of exact copies (:func:`calibrant.data.splits.exact_copies.copy_groups`), by all columns."""
-    return copy_groups(_stored(part) if part.sparse is None else part.sparse)
+    if part.sparse is not None:
+        return copy_groups(part.sparse)
+    columns = [t.detach().cpu().reshape(len(t), -1) for t in tensors_of(part.inputs)]
+    matrices = [(c.float() if c.dtype == torch.bfloat16 else c).numpy() for c in columns]  # NumPy has no bfloat16
+    return copy_groups(matrices[0] if len(matrices) == 1 else np.concatenate(matrices, axis=1))
 
 
 def grouped(task: Task) -> Task:
@@ -184,15 +172,3 @@ def grouped(task: Task) -> Task:
     count = len(task.train)
     val = None if task.val is None else replace(task.val, groups=numbers[count:])
     return replace(task, train=replace(task.train, groups=numbers[:count]), val=val)
-
-
-def _stored(part: Samples) -> np.ndarray:
-    """Inputs as one array with one row per sample."""
-    matrices = [_numbers(t) for t in tensors_of(part.inputs)]
-    return matrices[0] if len(matrices) == 1 else np.concatenate(matrices, axis=1)
-
-
-def _numbers(values: Tensor) -> np.ndarray:
-    """A tensor as rows of numbers; NumPy has no bfloat16."""
-    rows = values.detach().cpu().reshape(len(values), -1)
-    return (rows.float() if rows.dtype == torch.bfloat16 else rows).numpy()

@@ -6,10 +6,9 @@ finds at once. The layer here keeps the linear map and adds features of single c
 
     h(x) = W·x + b + V·e(x)
 
-``e`` is piecewise linear, or periodic with learned frequencies (both: Gorishniy et al. 2022, "On Embeddings for
-Numerical Features in Tabular Deep Learning"). In that paper, embeddings replace the numbers. Here V is a separate
-matrix that starts at zero, so its L2 strength can switch the embedding off. Categories need no extra layer: one-hot
-columns times W are an embedding of the category.
+``e`` is piecewise linear (Gorishniy et al. 2022, "On Embeddings for Numerical Features in Tabular Deep Learning"). In
+that paper, embeddings replace the numbers. Here V is a separate matrix that starts at zero, so its L2 strength can
+switch the embedding off. Categories need no extra layer: one-hot columns times W are an embedding of the category.
 """
 
 from __future__ import annotations
@@ -26,27 +25,38 @@ from torch import Tensor, nn
 from calibrant.base.settings import check_choice
 from calibrant.models.functional.global_state import seeded_start
 
-Embedding = Literal["piecewise", "periodic"]
 BINS = 8
-FREQUENCY = 0.3
-"""Standard deviation of the initial frequencies, for columns of variance 1."""
 LARGEST = 512
 """Largest number of embedded features of all columns together; with many columns, each column has fewer."""
 
 
-class Encoding(nn.Module):
-    """Features of single columns.
+class PiecewiseLinear(nn.Module):
+    """``e_t(x) = c·(clip((x − b_{t−1})/(b_t − b_{t−1}), 0, 1) − mean)`` for each bin ``[b_{t−1}, b_t]`` of each column.
+
+    Bins lie between quantiles of ``inputs``; a column with few distinct values has one bin for each gap between them.
+    ``c = 0.6/√bins`` makes the features of one column together about as large as a standardised column; they learn
+    somewhat more slowly.
 
     ``source`` says which column each feature is computed from. It is part of the architecture, so the networks of a
-    population share it. Other values that an encoding takes from the data are buffers, which may differ between
-    networks.
+    population share it. Other values that are taken from the data are buffers, which may differ between networks.
     """
 
     source: nn.Parameter
+    lower: Tensor
+    inverse: Tensor
+    mean: Tensor
 
-    def __init__(self, source: Tensor) -> None:
+    def __init__(self, inputs: Tensor, columns: Tensor, bins: int) -> None:
         super().__init__()
-        self.source = nn.Parameter(source, requires_grad=False)
+        edges = [bin_edges(inputs[:, column], bins) for column in columns.tolist()]
+        sizes = torch.tensor([len(column_edges) - 1 for column_edges in edges], device=inputs.device)
+        self.source = nn.Parameter(columns.repeat_interleave(sizes), requires_grad=False)
+        self.factor = 0.6 / math.sqrt(bins)
+        self.register_buffer("lower", torch.cat([column_edges[:-1] for column_edges in edges]))
+        self.register_buffer("inverse", torch.cat([1 / column_edges.diff() for column_edges in edges]))
+        self.register_buffer("mean", torch.zeros_like(self.lower))
+        self.mean = torch.cat([self.inside(piece).sum(0, keepdim=True) for piece in inputs.split(4096)]).sum(0)
+        self.mean /= len(inputs)
 
     @property
     def size(self) -> int:
@@ -54,36 +64,7 @@ class Encoding(nn.Module):
         return len(self.source)
 
     def reset_parameters(self) -> None:
-        """Draw the initial parameters; by default there are none."""
-
-    def write(self, x: Tensor, out: Tensor) -> Tensor:
-        """The features without a gradient, written to ``out`` if that is faster."""
-        result: Tensor = self(x)
-        return result
-
-
-class PiecewiseLinear(Encoding):
-    """``e_t(x) = c·(clip((x − b_{t−1})/(b_t − b_{t−1}), 0, 1) − mean)`` for each bin ``[b_{t−1}, b_t]`` of each column.
-
-    Bins lie between quantiles of ``inputs``; a column with few distinct values has one bin for each gap between them.
-    ``c = 0.6/√bins`` makes the features of one column together about as large as a standardised column; they learn
-    somewhat more slowly.
-    """
-
-    lower: Tensor
-    inverse: Tensor
-    mean: Tensor
-
-    def __init__(self, inputs: Tensor, columns: Tensor, bins: int) -> None:
-        edges = [bin_edges(inputs[:, column], bins) for column in columns.tolist()]
-        sizes = torch.tensor([len(column_edges) - 1 for column_edges in edges], device=inputs.device)
-        super().__init__(columns.repeat_interleave(sizes))
-        self.factor = 0.6 / math.sqrt(bins)
-        self.register_buffer("lower", torch.cat([column_edges[:-1] for column_edges in edges]))
-        self.register_buffer("inverse", torch.cat([1 / column_edges.diff() for column_edges in edges]))
-        self.register_buffer("mean", torch.zeros_like(self.lower))
-        self.mean = torch.cat([self.inside(piece).sum(0, keepdim=True) for piece in inputs.split(4096)]).sum(0)
-        self.mean /= len(inputs)
+        """There is nothing to draw."""
 
     def inside(self, x: Tensor) -> Tensor:
         """How much of each bin lies below x, 0 to 1."""
@@ -93,29 +74,10 @@ class PiecewiseLinear(Encoding):
         return (self.inside(x) - self.mean) * self.factor
 
     def write(self, x: Tensor, out: Tensor) -> Tensor:
+        """The features without a gradient, written to ``out``."""
         torch.index_select(x, -1, self.source, out=out)
         out.sub_(self.lower).mul_(self.inverse).clamp_(0, 1)
         return out.sub_(self.mean).mul_(self.factor)
-
-
-class Periodic(Encoding):
-    """``e_k(x) = c·cos(2π(f_k·x + p_k))`` of each column, with learned frequencies and phases."""
-
-    def __init__(self, inputs: Tensor, columns: Tensor, number: int) -> None:
-        super().__init__(columns.repeat_interleave(number))
-        self.factor = 0.3 / math.sqrt(number)
-        self.frequencies = nn.Parameter(inputs.new_empty(len(columns), number))
-        self.phases = nn.Parameter(inputs.new_empty(len(columns) * number))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw the frequencies and phases."""
-        nn.init.normal_(self.frequencies, std=FREQUENCY)
-        nn.init.uniform_(self.phases, -0.5, 0.5)
-
-    def forward(self, x: Tensor) -> Tensor:
-        turns = x.index_select(-1, self.source) * self.frequencies.flatten() + self.phases
-        return torch.cos(2 * math.pi * turns) * self.factor
 
 
 class FromZero(nn.Linear):
@@ -131,7 +93,7 @@ class FromZero(nn.Linear):
 class EmbeddingLayer(nn.Module):
     """``W·x + b + V·e(x)``."""
 
-    def __init__(self, features: int, width: int, encoding: Encoding) -> None:
+    def __init__(self, features: int, width: int, encoding: PiecewiseLinear) -> None:
         super().__init__()
         self.linear = nn.Linear(features, width)
         self.encoding = encoding
@@ -142,18 +104,15 @@ class EmbeddingLayer(nn.Module):
         return result
 
 
-def make_encoding(inputs: Tensor, kind: Embedding, size: int = BINS) -> Encoding | None:
+def make_encoding(inputs: Tensor, size: int = BINS) -> PiecewiseLinear | None:
     """An encoding of the columns of ``inputs`` (n, d) that hold three values or more; None if no column can be encoded.
 
-    ``size`` is the number of bins or frequencies per column. It is reduced for many columns. If even two per column
-    exceed ``LARGEST`` features in total, nothing is encoded.
+    ``size`` is the number of bins per column. It is reduced for many columns. If even two per column exceed
+    ``LARGEST`` features in total, nothing is encoded.
     """
     many = [k for k, column in enumerate(inputs.T) if len(column.unique()) > 2]
     size = min(size, LARGEST // max(1, len(many)))
-    if not many or size < 2:
-        return None
-    columns = torch.tensor(many, device=inputs.device)
-    return PiecewiseLinear(inputs, columns, size) if kind == "piecewise" else Periodic(inputs, columns, size)
+    return PiecewiseLinear(inputs, torch.tensor(many, device=inputs.device), size) if many and size > 1 else None
 
 
 def bin_edges(values: Tensor, bins: int) -> Tensor:
@@ -181,7 +140,7 @@ def mlp(
     hidden: Sequence[int] = (64, 64),
     activation: str = "relu",
     dropout: float = 0.0,
-    encoding: Encoding | None = None,
+    encoding: PiecewiseLinear | None = None,
     seed: int = 0,
 ) -> nn.Sequential:
     """A multilayer perceptron with one logit per class. The initial parameters are a pure function of ``seed``.
@@ -199,7 +158,7 @@ def mlp(
         Activation of the hidden units.
     dropout : float
         Share of hidden units that each training pass leaves out.
-    encoding : Encoding, optional
+    encoding : PiecewiseLinear, optional
         Makes the first layer a :class:`calibrant.models.architectures.mlp.EmbeddingLayer`.
     seed : int
         Seed of the initial parameters.
@@ -217,7 +176,5 @@ def mlp(
             layers += [nn.Dropout(dropout)] if dropout else []
         layers.append(nn.Linear((features, *hidden)[-1], n_classes))
         if encoding is not None:
-            new_encoding = copy.deepcopy(encoding)
-            layers[0] = EmbeddingLayer(features, (*hidden, n_classes)[0], new_encoding)
-            new_encoding.reset_parameters()
+            layers[0] = EmbeddingLayer(features, (*hidden, n_classes)[0], copy.deepcopy(encoding))
         return nn.Sequential(*layers)

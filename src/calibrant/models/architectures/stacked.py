@@ -7,14 +7,14 @@ blocks use the same buffers, because writing to newly allocated memory is slow.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from calibrant.models.architectures.mlp import EmbeddingLayer, Encoding
+from calibrant.models.architectures.mlp import EmbeddingLayer, PiecewiseLinear
 from calibrant.models.functional.global_state import share_out
 
 ROWS = 1024
@@ -27,7 +27,7 @@ class Perceptron(NamedTuple):
 
     turn: nn.Linear | None
     """A linear map of the rows before the first layer."""
-    encoding: Encoding | None
+    encoding: PiecewiseLinear | None
     embedded: nn.Linear | None
     """The part of the first layer that is applied to the encoding."""
     linears: tuple[nn.Linear, ...]
@@ -128,7 +128,7 @@ class MeanPerceptron:
         return total
 
     @torch.no_grad()
-    def _add(self, parts: Iterator[tuple[Tensor, Tensor]]) -> None:
+    def _add(self, parts: Iterable[tuple[Tensor, Tensor]]) -> None:
         """Add the logits of some rows to each of some sums."""
         buffers: list[tuple[Tensor, ...]] = []
         for rows, total in parts:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -74,55 +73,25 @@ def seeded_generators(seed: int, like: Tensor) -> Iterator[None]:
 
 
 Piece = TypeVar("Piece")
-
-_lock = threading.Lock()
-_callers, _usual = 0, 1
+_sharing = threading.Lock()
 
 
-@contextmanager
-def single_operations() -> Iterator[None]:
-    """Run operations of new threads on one thread each.
+def share_out(work: Callable[[Iterable[Piece]], None], parts: Iterable[Piece]) -> None:
+    """Call ``work`` in several threads, each with some of the parts and with operations of one thread.
 
-    torch has one number of threads for the process, which is restored at the end. If several threads use this function
-    at the same time, all of them restore the number that the first one found.
+    A part must not depend on others. With one thread, ``work`` is called once with all parts. torch has one number of
+    threads for the process, so callers that share out at the same time take turns.
     """
-    global _callers, _usual
-    with _lock:
-        usual = _usual = _threads()
-        _callers += 1
+    pieces = list(parts)
+    with _sharing:
+        usual = torch.get_num_threads()
+        count = min(usual, len(pieces))
+        if count < 2:
+            work(pieces)
+            return
         torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        with _lock:
-            _callers -= 1
+        try:
+            with ThreadPoolExecutor(count) as pool:
+                list(pool.map(work, (pieces[k::count] for k in range(count))))
+        finally:
             torch.set_num_threads(usual)
-
-
-def _threads() -> int:
-    """The number of threads that operations usually have. A thread that starts while the number is 1 would keep it."""
-    return _usual if _callers else torch.get_num_threads()
-
-
-def share_out(work: Callable[[Iterator[Piece]], None], parts: Iterable[Piece]) -> None:
-    """Call ``work`` in several threads, each with an iterator over parts that no other thread has taken.
-
-    A part must not depend on others. With one thread, ``work`` is called once with all parts.
-    """
-    left = deque(parts)
-    count = min(_threads(), len(left))
-    if count < 2:
-        work(iter(left))
-        return
-
-    def untaken() -> Iterator[Piece]:
-        while left:
-            try:
-                part = left.popleft()
-            except IndexError:  # another thread took the last one
-                return
-            yield part
-
-    with single_operations(), ThreadPoolExecutor(count) as pool:
-        for done in [pool.submit(lambda: work(untaken())) for _ in range(count)]:
-            done.result()

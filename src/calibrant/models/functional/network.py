@@ -158,15 +158,12 @@ class Network:
 class SplitNetwork:
     """A mixin for networks whose body and head run separately.
 
-    It keeps the features of every call, or uses the ``features`` that it is given. Every call of the network, by
-    whatever method, computes the features first.
+    Every call of the network, by whatever method, computes the features first: by ``body(inputs)``.
     """
 
-    def __init__(self, *args: Any, features: Iterable[Tensor] | None = None, **settings: Any) -> None:
+    def __init__(self, *args: Any, body: Callable[[Any], Tensor], **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self.kept: list[Tensor] = []
-        self.asked: list[Any] = []
-        self._supplied = None if features is None else iter(features)
+        self.body = body
 
     def __call__(self, *args: Any, **kwargs: Any) -> Tensor:
         return self.logits(kwargs if kwargs else args[0])
@@ -176,11 +173,8 @@ class SplitNetwork:
         return self.head(self.features(inputs))  # type: ignore[attr-defined]
 
     def features(self, inputs: Any) -> Tensor:
-        """The input of the head, computed or given."""
-        features = super().features(inputs) if self._supplied is None else next(self._supplied)  # type: ignore[misc]
-        self.kept.append(features)
-        self.asked.append(inputs)
-        return features
+        """The input of the head."""
+        return self.body(inputs)
 
 
 class SplitPureNetwork(SplitNetwork, Network):

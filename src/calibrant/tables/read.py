@@ -1,10 +1,12 @@
-"""Reading a table with labels: drop rows without a label, check column names, and count classes."""
+"""Reading the tables of `calibrant train`: inputs, labels, groups, times and weights, with the format of each column.
+
+A ValueError says why a table is not suitable.
+"""
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -13,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from calibrant.base.words import count, listed
-from calibrant.data.columns import Columns, days, each, is_missing, is_numeric, numbers, set_of, texts
-from calibrant.data.columns.column_format import ColumnFormat, Notation
+from calibrant.data.columns import ColumnFormat
 from calibrant.data.columns.labels import as_labels
 from calibrant.data.columns.parquet import need_pandas
-from calibrant.data.columns.read import NAMELESS, read_formatted
-from calibrant.data.columns.values import holds_codes
+from calibrant.data.columns.read import NAMELESS, FileTable, read_formatted
+from calibrant.data.columns.values import Columns, days, each, is_missing, is_numeric, numbers, set_of, texts
+from calibrant.tables.order import Order
 
 MOST_CLASSES = 1000
 MANY_CLASSES = 20
@@ -44,13 +46,9 @@ class Labelled:
     """Dates or numbers that order the rows."""
     weights: np.ndarray | None = field(default=None, repr=False)
     """How much each row counts; all are positive."""
-    roles: dict[str, str] = field(default_factory=dict)
-    """The columns that are not inputs, by their use: "groups", "time" and "weight"."""
-    unlabelled: int = 0
-    notation: Notation = field(default_factory=Notation, repr=False)
-    formats: dict[str, ColumnFormat] = field(default_factory=dict, repr=False)
-    """How the values of the columns are written, by the name of the column."""
-    remarks: tuple[str, ...] = ()
+    formats: Mapping[str, ColumnFormat] = field(default_factory=dict, repr=False)
+    """How the values of the columns of the file are written."""
+    notes: tuple[str, ...] = ()
     """Notes on how the file was read."""
 
     def __len__(self) -> int:
@@ -77,85 +75,53 @@ class Labelled:
                 by_format.setdefault(str(form), []).append(name)
         return "; ".join(f"{form} ({listed(names)})" for form, names in by_format.items())
 
-    def frame(self, names: Sequence[str], categorical: Collection[str] = ()) -> Any:
-        """Return some columns as a data frame for a classifier."""
-        return as_frame(self.columns, names, categorical)
+    @property
+    def frame(self) -> Any:
+        """The inputs as a data frame."""
+        return need_pandas().DataFrame(self.columns)
 
 
-def as_frame(columns: Columns, names: Sequence[str], categorical: Collection[str] = ()) -> Any:
-    """Return columns as a data frame; those in ``categorical`` and columns of codes get pandas' category type."""
-    frame = need_pandas().DataFrame({name: columns[name] for name in names})
-    codes = [name for name in names if name in categorical or holds_codes(columns[name])]
-    return frame.astype(dict.fromkeys(codes, "category"))
+def read(order: Order) -> Labelled:
+    """The rows of the table. Rows without a label or of weight zero are left out."""
+    file = read_formatted(order.table, order.notation, text=(*order.categorical, *order.text))
+    roles = {"groups": order.groups, "time": order.time, "weight": order.weight}
+    dropped = [name for name in order.drop if name not in NAMELESS]  # row numbers are left out in any case
+    for name in (order.target, *filter(None, roles.values()), *dropped):
+        need_column(file.columns, name, order.table.name)
+    if order.target in order.drop:
+        raise ValueError(f"{order.target!r} is the column to predict; leave it out of --drop.")
+    if use := next((use for use, name in roles.items() if name == order.target), None):
+        raise ValueError(f"{order.target!r} is the column to predict; name another column for the {use}.")
+    table = _labelled(order, order.table, file, order.groups, order.time)
+    for name in (*order.categorical, *order.text):
+        need_column(table.columns, name, table.file)
+    if table.groups is not None and len(np.unique(table.groups)) < 2:
+        raise ValueError(f"Column {order.groups!r} of {table.file} holds one group only; leave --groups out.")
+    notes = [note for name, note in file.notes.items() if name not in (order.groups, *order.drop)]
+    return replace(table, notes=(*notes, *table.notes))
 
 
-def read_labelled(
-    path: str | os.PathLike[str],
-    target: str,
-    *,
-    groups: str | None = None,
-    time: str | None = None,
-    weight: str | None = None,
-    drop: Collection[str] = (),
-    as_text: Collection[str] = (),
-    notation: Notation | None = None,
-    like: Labelled | None = None,
-) -> Labelled:
-    """Read a table and split off labels, groups, times and weights; a ValueError says why a table is not suitable.
+def read_part(order: Order, path: Path, table: Labelled) -> Labelled:
+    """The rows of a validation or test file, in the formats of the table, whose columns and classes it must have.
 
-    Columns have the formats of the training table ``like``, if it is given; its column of groups may then be absent.
-    Otherwise the file is written as declared by ``notation``, and columns in ``as_text`` hold categories or free text.
-    Rows without a label or of weight zero are left out.
+    It may lack the column of groups.
     """
-    path = Path(path)
-    if like is None:
-        file = read_formatted(path, notation or Notation(), text=as_text)
-    else:
-        used = {*like.columns, target, *like.roles.values()}
-        formats = {name: form for name, form in like.formats.items() if name in used}
-        file = read_formatted(path, like.notation, formats)
-    columns = file.columns
-    if like is not None and groups not in columns:
-        groups = None
-    columns_by_use = {"groups": groups, "time": time, "weight": weight}
-    roles = {use: name for use, name in columns_by_use.items() if name is not None}
-    dropped = [name for name in drop if name not in NAMELESS]  # row numbers are left out in any case
-    for name in (target, *roles.values(), *dropped):
-        need_column(columns, name, path.name)
-    if target in drop:
-        raise ValueError(f"{target!r} is the column to predict; leave it out of --drop.")
-    if use := next((use for use, name in roles.items() if name == target), None):
-        raise ValueError(f"{target!r} is the column to predict; name another column for the {use}.")
-    labelled = ~np.array(each(is_missing, columns[target]), dtype=bool)
-    labels = _labels(columns[target], labelled, target, path.name)
-    inputs = {n: c[labelled] for n, c in columns.items() if n not in {target, *roles.values(), *drop}}
-    if not inputs:
-        raise ValueError(f"{path.name} has no column besides {target!r} to predict it from; add some.")
-    for name in as_text:
-        need_column(inputs, name, path.name)
-    group_names = None if groups is None else _groups(columns[groups][labelled])
-    if like is None and group_names is not None and len(np.unique(group_names)) < 2:
-        raise ValueError(f"Column {groups!r} of {path.name} holds one group only; leave --groups out.")
-    table = Labelled(
-        path.name,
-        target,
-        inputs,
-        labels,
-        np.flatnonzero(labelled) + 1,
-        group_names,
-        None if time is None else _times(columns[time][labelled], time, path.name),
-        None if weight is None else _weights(columns[weight][labelled], weight, path.name),
-        roles,
-        int((~labelled).sum()),
-        notation or Notation(),
-        file.formats,
-        tuple(note for name, note in file.notes.items() if name not in (groups, *drop)),
-    )
-    if table.weights is None or table.weights.all():
-        return table
-    without = count(int((table.weights == 0).sum()), "row")
-    remarks = (*table.remarks, f"{without} of weight 0 in {weight!r}: left out.")
-    return replace(table.take(np.flatnonzero(table.weights)), remarks=remarks)
+    used = {*table.columns, order.target, order.groups, order.weight}
+    file = read_formatted(path, order.notation, {name: form for name, form in table.formats.items() if name in used})
+    for name in (order.target, *filter(None, [order.weight])):
+        need_column(file.columns, name, path.name)
+    part = _labelled(order, path, file, order.groups if order.groups in file.columns else None, None)
+    for name in table.columns:
+        need_column(part.columns, name, part.file)
+    classes = {str(value): value for value in np.unique(table.labels).tolist()}
+    unknown = [name for name in part.classes if name not in classes]
+    if unknown:
+        raise ValueError(
+            f"{part.file} holds the class {unknown[0]!r} in {order.target!r}, which {table.file} does not have; its "
+            f"classes are {listed(classes)}. Correct it, or remove these rows."
+        )
+    labels = np.array([classes[str(value)] for value in part.labels.tolist()], dtype=table.labels.dtype)
+    return replace(part, columns={name: part.columns[name] for name in table.columns}, labels=labels)
 
 
 def need_column(columns: Collection[str], name: str, file: str) -> None:
@@ -192,6 +158,35 @@ def check_classes(labels: np.ndarray, target: str, file: str) -> None:
         )
 
 
+def _labelled(order: Order, path: Path, file: FileTable, groups: str | None, time: str | None) -> Labelled:
+    """The rows of a file that have a label and a weight above zero."""
+    columns, target, weight = file.columns, order.target, order.weight
+    labelled = ~np.array(each(is_missing, columns[target]), dtype=bool)
+    labels = _labels(columns[target], labelled, target, path.name)
+    others = {target, order.groups, order.time, weight, *order.drop}
+    inputs = {name: column[labelled] for name, column in columns.items() if name not in others}
+    if not inputs:
+        raise ValueError(f"{path.name} has no column besides {target!r} to predict it from; add some.")
+    table = Labelled(
+        path.name,
+        target,
+        inputs,
+        labels,
+        np.flatnonzero(labelled) + 1,
+        None if groups is None else _groups(columns[groups][labelled]),
+        None if time is None else _times(columns[time][labelled], time, path.name),
+        None if weight is None else _weights(columns[weight][labelled], weight, path.name),
+        file.formats,
+    )
+    notes = []
+    if absent := int((~labelled).sum()):
+        notes.append(f"{count(absent, 'row')} without a value in {target!r}: left out.")
+    if table.weights is not None and (without := int((table.weights == 0).sum())):
+        notes.append(f"{count(without, 'row')} of weight 0 in {weight!r}: left out.")
+        table = table.take(np.flatnonzero(table.weights))
+    return replace(table, notes=tuple(notes))
+
+
 def _labels(column: np.ndarray, labelled: np.ndarray, target: str, file: str) -> np.ndarray:
     absent = int((~labelled).sum())
     if absent > MOST_UNLABELLED * len(labelled):
@@ -203,23 +198,16 @@ def _labels(column: np.ndarray, labelled: np.ndarray, target: str, file: str) ->
     present = column[labelled]
     if len(present) < 2:
         raise ValueError(f"{file} has one row with a label; give a table with some hundreds of rows.")
-    values = [] if present.dtype.kind not in "fO" or not is_numeric(present) else present.astype(float)
-    fractions = {v for v in list(values) if v != round(v)} if np.isfinite(values).all() else set()
-    if fractions:
-        raise ValueError(
-            f"Column {target!r} of {file} holds numbers with fractions ({min(fractions):g} is one), so it is a "
-            "quantity and not a class. Name another column, or turn this one into classes (low, medium, high)."
-        )
-    try:
-        check_classes(present, target, file)
-    except ValueError as error:
-        if not absent:
-            raise
-        raise ValueError(f"{error} {absent:,} rows have no label; empty, NA, None and ? count as missing.") from None
     try:
         labels = as_labels(present, name=target)
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
+    try:
+        check_classes(labels, target, file)
+    except ValueError as error:
+        if not absent:
+            raise
+        raise ValueError(f"{error} {absent:,} rows have no label; empty, NA, None and ? count as missing.") from None
     return labels
 
 
