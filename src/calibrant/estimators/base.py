@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from numbers import Integral, Real
@@ -26,8 +25,8 @@ from calibrant.base.settings import check_whole, shown
 from calibrant.bilevel import Callback
 from calibrant.bilevel.callbacks.base import as_callbacks
 from calibrant.data.splits.exact_copies import joined
-from calibrant.estimators.effort import Effort
 from calibrant.estimators.folds import Splits, group_numbers, near_groups
+from calibrant.estimators.memory import check_memory
 from calibrant.estimators.networks import freeze
 from calibrant.estimators.reading import (
     Inputs,
@@ -39,7 +38,7 @@ from calibrant.estimators.reading import (
     read,
     warn_of_class_weight,
 )
-from calibrant.estimators.rejection import RejectMixin
+from calibrant.estimators.selective import RejectMixin
 from calibrant.methods import Fitted, Method, Samples, Task, suspicion
 from calibrant.methods.blend import Blend
 from calibrant.methods.crossfit.folds import copies_of
@@ -121,10 +120,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         if self.class_weight is not None:
             warn_of_class_weight(classes, codes, sample_weight, weights)
         if X.sparse is not None:
-            effort = Effort(len(y), X.dense.shape[1], X.sparse.shape[1], X.sparse.nnz, len(classes))
-            effort.check()
-            if self.verbose:
-                print(f"{type(self).__name__}: {effort.summary}", file=sys.stderr)
+            check_memory(X, len(classes))
         numbers = group_numbers(groups, y)
         validation_rows = self._given_validation(*validation, classes, wide=X.sparse is not None)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
@@ -133,7 +129,9 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
 
         def prepared(rows: np.ndarray) -> tuple[Preparation, Samples]:
             """The preparation of these rows, and all rows prepared with it."""
-            preparation = Preparation.of(X[rows], None if weights is None else weights[rows], self.encoder_, seed)
+            preparation = Preparation.of(
+                _take(X, rows), None if weights is None else weights[rows], self.encoder_, seed
+            )
             return preparation, preparation.samples(X, codes, weights, numbers)
 
         preparation, samples = prepared(rows)
@@ -339,8 +337,8 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         return suspicion(torch.from_numpy(weights), probs, samples.labels).numpy()
 
 
-def _take(samples: Samples, rows: np.ndarray) -> Samples:
-    """Some of the rows, in increasing order; the same object if these are all rows."""
+def _take(samples: Any, rows: np.ndarray) -> Any:
+    """Some of the rows, in increasing order; the same object, without a copy, if these are all rows."""
     return samples if len(rows) == len(samples) else samples[rows]
 
 

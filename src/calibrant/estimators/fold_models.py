@@ -12,6 +12,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.utils import _safe_indexing, get_tags
 from sklearn.utils.validation import _check_method_params, _num_samples
 
+from calibrant.base.words import listed
 from calibrant.data import TableEncoder
 from calibrant.estimators.folds import Splits
 from calibrant.estimators.reading import is_plain, needs_encoder
@@ -132,21 +133,19 @@ def advice_for(X: Any, estimator: Any, error: Exception) -> str:
     name = type(estimator).__name__
     if sparse.issparse(X):
         return f"{name} cannot take this sparse matrix: give X.toarray(), or use calibrant.SelfCalibratedClassifier."
-    steps = [step for _, step in getattr(estimator, "steps", [])]
-    encoded = any(isinstance(step, TableEncoder) for step in steps)
+    encoded = any(isinstance(step, TableEncoder) for _, step in getattr(estimator, "steps", []))
     wrong_setting = type(error).__name__ == "InvalidParameterError"  # a private class of scikit-learn
     if encoded or wrong_setting or getattr(X, "ndim", 2) != 2:
         return ""
     dtypes = dict(getattr(X, "dtypes", {}))
-    columns = [repr(str(column)) for column, dtype in dtypes.items() if not is_plain(dtype)]
+    columns = [str(column) for column, dtype in dtypes.items() if not is_plain(dtype)]
     if columns:
-        several = f"column{'s' if columns[1:] else ''} {', '.join(columns[:5])}{', …' if columns[5:] else ''}"
-        content = f"the {several}, which {'are' if columns[1:] else 'is'} not numeric"
+        content = f"columns that are not numeric ({listed(columns, 5)})"
     elif any(str(dtype).startswith("Sparse") for dtype in dtypes.values()):
         content = "the sparse columns of a data frame"
     elif needs_encoder(X):
         content = "text or dates"
-    elif _has_gaps(X) and not _takes_gaps(estimator):
+    elif _has_gaps(X) and not (hasattr(estimator, "__sklearn_tags__") and get_tags(estimator).input_tags.allow_nan):
         content = "missing values"
     else:
         return ""
@@ -161,8 +160,3 @@ def _has_gaps(X: Any) -> bool:
         return bool(np.asarray(X.isna()).any())
     values = np.asarray(X)
     return values.dtype.kind == "f" and bool(np.isnan(values).any())
-
-
-def _takes_gaps(estimator: Any) -> bool:
-    """Whether an estimator says that it accepts missing values; one without tags does not say it."""
-    return hasattr(estimator, "__sklearn_tags__") and bool(get_tags(estimator).input_tags.allow_nan)
