@@ -18,7 +18,7 @@ from torch import nn
 import calibrant
 from calibrant import BO4SCClassifier, SelfCalibratedClassifier, methods
 from calibrant.export import graph, to_onnx
-from calibrant.export.members import scaled
+from calibrant.export.networks import scaled
 from calibrant.methods.blend import Blend
 from calibrant.methods.confidence import Mapped
 from calibrant.pool.boosted_trees import StoredBoosted

@@ -134,23 +134,6 @@ def test_rooms_import_nothing_private_of_another():
     assert not {file: names for file, names in found.items() if names}
 
 
-@pytest.mark.parametrize(
-    ("line", "private"),
-    [
-        ("from calibrant.plots import _style", True),
-        ("from calibrant.plots._style import GREY", True),
-        ("from calibrant.plots.bars import _draw", True),
-        ("import calibrant.report.page._parts", True),
-        ("from calibrant.metrics._grid import place", False),
-        ("from calibrant.plots import style", False),
-        ("from calibrant import _files", False),
-        ("from calibrant.base.files import save", False),
-    ],
-)
-def test_a_private_import_is_noticed(line, private):
-    assert bool(private_imports("metrics", imported(ast.parse(line)))) == private
-
-
 def test_first_lines_say_what_files_are_for():
     """One sentence of at most 120 characters after the opening quotes, followed by an empty line."""
     wrong = []
