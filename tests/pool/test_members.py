@@ -62,28 +62,54 @@ def test_the_mean_of_forests_has_the_mean_of_their_logits():
     mean.check(4, 3)
 
 
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        ("left", lambda v: v + 100),
+WRONG = {
+    "both": [
+        ("left", lambda v: np.where(v < 0, v, v + 100)),
         ("right", lambda v: v * 0),
         ("feature", lambda v: v + 4),
-        ("feature", lambda v: -1 - v),
-        ("column", lambda v: v + 3),
+        ("feature", lambda v: -4 - v),
+        ("threshold", lambda v: v[1:]),
         ("starts", lambda v: v[1:]),
         ("starts", lambda v: v[:0]),
         ("starts", lambda v: v + 1),
-        ("value", lambda v: v[1:]),
-        ("baseline", lambda v: v[1:]),
     ],
-)
-def test_a_forest_that_was_tampered_with_is_refused(name, change):
+    "trees": [("column", lambda v: v + 3), ("value", lambda v: v[1:]), ("baseline", lambda v: v[1:])],
+    "forest": [
+        ("starts", lambda v: v[:1]),
+        ("probs", lambda v: v[1:]),
+        ("probs", lambda v: v[:, 1:]),
+        ("probs", lambda v: v * 0),
+        ("probs", lambda v: v * np.nan),
+        ("inverse_temperature", lambda v: -v),
+    ],
+}
+
+
+@pytest.mark.parametrize(("kind", "name"), [(FEW, "trees"), (ExtraTrees(trees=20), "forest")], ids=["trees", "forest"])
+def test_trees_that_were_tampered_with_are_refused(kind, name):
     """A wrong child number would lead to a node of another tree, or in circles."""
     rows = table(100)
-    forest = FEW.path(rows, rows, 0).at(5)
+    forest = kind.path(rows, rows, 0).at(2)
     forest.check(4, 3)
-    with pytest.raises(ValueError, match="forest"):
-        dataclasses.replace(forest, **{name: change(getattr(forest, name))}).check(4, 3)
+    for field, change in WRONG["both"] + WRONG[name]:
+        with pytest.raises(ValueError, match="forest"):
+            dataclasses.replace(forest, **{field: change(getattr(forest, field))}).check(4, 3)
+
+
+@pytest.mark.parametrize("kind", [FEW, ExtraTrees(trees=20)], ids=["trees", "forest"])
+def test_trees_see_the_telling_columns_of_wide_rows(kind):
+    """Splits are numbered by the columns of the inputs, not by those that were chosen."""
+    rows = table(200)
+    noise = np.random.default_rng(5).normal(size=(200, 400))
+    wide = rows._replace(inputs=np.concatenate([noise, rows.inputs], axis=1))
+    columns = telling_columns(wide)
+    assert len(columns) == WIDE
+    assert 400 in columns
+    forest = kind.path(wide, wide, 0).at(20)
+    used = set(forest.feature[forest.inner])
+    assert used <= set(columns)
+    assert 400 in used
+    assert held_out_loss(forest.scores(wide.inputs), wide) < 0.7 * np.log(3)
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=["trees", "linear", "forest"])
@@ -165,20 +191,6 @@ def test_weights_of_rows_count(kind):
 def test_a_line_of_the_wrong_size_is_refused():
     with pytest.raises(ValueError, match="4 coefficients"):
         Line(np.zeros((2, 3)), np.zeros(2)).check(4, 2)
-
-
-def test_trees_see_the_telling_columns_of_wide_rows():
-    """Splits are numbered by the columns of the inputs, not by those that were chosen."""
-    rows = table(200)
-    noise = np.random.default_rng(5).normal(size=(200, 400))
-    wide = rows._replace(inputs=np.concatenate([noise, rows.inputs], axis=1))
-    columns = telling_columns(wide)
-    assert len(columns) == WIDE
-    assert 400 in columns
-    forest = FEW.path(wide, wide, 0).at(20)
-    assert set(forest.feature[forest.leaf == 0]) <= set(columns)
-    assert 400 in forest.feature[forest.leaf == 0]
-    assert held_out_loss(forest.scores(wide.inputs), wide) < 0.7 * np.log(3)
 
 
 def test_constant_columns_tell_nothing():
