@@ -172,9 +172,12 @@ def test_impossible_options_are_refused(options, sentence, tmp_path):
 @pytest.mark.parametrize(
     ("values", "option"),
     [
-        (["0,5", "1,25", "7"], "decimal commas ('0,5'). Pass --decimal , if"),
+        (["0,5", "1,25", "7"], "numbers with a decimal comma ('0,5'). Pass --decimal , if"),
         (["1.234,5", "0,5", "1.000"], "Pass --decimal , --thousands . if"),
-        (["1,200", "950", "12,500"], "commas ('1,200'). Pass --thousands , or --decimal , according"),
+        (
+            ["1,200", "950", "12,500"],
+            "numbers with ',' between thousands ('1,200'). Pass --thousands , or --decimal , according",
+        ),
         (["1.234.567", "2.345.678"], "Pass --decimal , --thousands . if"),
         (["26.01.2023", "1.2.2023"], "dates ('26.01.2023'). Pass --dates '%d.%m.%Y', or"),
         (["01/26/2023", "01/02/2023"], "Pass --dates '%m/%d/%Y', or"),
@@ -203,7 +206,7 @@ def test_no_note_on_words_and_names(values):
 
 
 def test_an_encoder_gives_the_note_too():
-    with pytest.warns(UserWarning, match="'share' is read as text, but looks like numbers with decimal commas"):
+    with pytest.warns(UserWarning, match="'share' is read as text, but looks like numbers with a decimal comma"):
         TableEncoder().fit({"share": ["0,5", "1,5", "0,5"] * 9})
 
 

@@ -7,11 +7,10 @@ import threading
 
 import pytest
 import torch
-from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset
 
-from calibrant.bilevel import Adam, Bilevel, Checkpoint, Plain, solve
 from calibrant.data import Indexed, LoaderStream, TensorStream
+from calibrant.data.streams.batch_formats import BatchFormat
 from calibrant.data.streams.population_stream import MemberStream
 
 SIZE = 23
@@ -52,25 +51,6 @@ def test_a_resumed_stream_reads_only_what_it_needs():
         resumed.release(before)
         assert torch.equal(resumed.batch(39).inputs, expected.inputs)
         assert data.reads == 5 + sum(3 if step % 5 == 4 else 5 for step in range(before, 40))
-
-
-def test_a_resumed_run_reads_only_what_it_needs(tmp_path):
-    data, loader = counted()
-    settings = {"hypergradient": Plain(10), "inner_optimizer": Adam(0.01)}
-
-    def problem():
-        return Bilevel(nn.Linear(2, 3), train=loader, seed=1)
-
-    torch.manual_seed(0)
-    first = problem()
-    path = tmp_path / "run"
-    settings["callbacks"] = [Checkpoint(path, every=20)]
-    expected = solve(first, outer_steps=21, **settings)
-    data.reads = 0
-    torch.manual_seed(0)
-    found = solve(problem(), outer_steps=21, resume=path, **settings)
-    assert torch.equal(found.params, expected.params)
-    assert data.reads <= 11 * 5
 
 
 class Counting:
@@ -161,23 +141,20 @@ def test_mappings_are_inputs_by_name():
     assert torch.equal(batch.inputs["ids"], X[5:10].long())
     assert torch.equal(batch.targets, Y[5:10])
     assert batch.index.tolist() == [5, 6, 7, 8, 9]
-    assert set(LoaderStream(DataLoader(Dicts()), names={"ids", "other"}).batch(0).inputs) == {"ids"}
-    for settings, message in (
-        ({"labels": "mask"}, None),
-        ({"labels": "kind"}, "labels under 'kind'; got"),
-        ({"names": {"other"}}, "must have tensors besides 'label'"),
+    assert set(
+        LoaderStream(DataLoader(Dicts()), batch_format=BatchFormat(names=frozenset({"ids", "other"}))).batch(0).inputs
+    ) == {"ids"}
+    for form, message in (
+        (BatchFormat("mask"), None),
+        (BatchFormat("kind"), "labels under 'kind'; got"),
+        (BatchFormat(names=frozenset({"other"})), "must have tensors besides 'label'"),
     ):
-        stream = LoaderStream(DataLoader(Dicts(), batch_size=5), **settings)
+        stream = LoaderStream(DataLoader(Dicts(), batch_size=5), batch_format=form)
         if message is None:
             assert torch.equal(stream.batch(0).targets, X[:5] > 0)
         else:
             with pytest.raises(ValueError, match=message):
                 stream.batch(0)
-
-
-def test_labels_are_checked_before_they_are_used():
-    with pytest.raises(ValueError, match=r"must lie in 0\.\.1"):
-        LoaderStream([(X, Y)], n_classes=2).batch(0)
 
 
 def test_streams_can_be_sent_to_another_process():

@@ -44,16 +44,6 @@ def test_stacking_refuses_problems_of_another_kind(other, sentence):
         stack([Batch(X, Y), other])
 
 
-def test_members_batches_come_as_one():
-    streams = [TensorStream(X, Y, batch_size=5, seed=s) for s in (1, 2, 3)]
-    together = MemberStream(streams)
-    for step in (0, 3, 9, 3):
-        batch = together.batch(step)
-        for k, stream in enumerate(streams):
-            assert same(Batch(batch.inputs[k], batch.targets[k], batch.index[k]), stream.batch(step))
-    assert together.axes.inputs == together.axes.index == 0
-
-
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("shared", [False, True])
 def test_gathered_mini_batches_are_those_of_the_members(shared, drop_last):

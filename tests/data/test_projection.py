@@ -41,11 +41,6 @@ def test_projected_columns_have_mean_zero_and_mean_square_one():
     assert np.square(values).mean() == pytest.approx(1, rel=0.05)
 
 
-def test_a_seed_determines_the_axes():
-    X = matrix()
-    np.testing.assert_array_equal(fit_projection(X, 3).axes, fit_projection(X, 3).axes)
-
-
 def test_proportions_between_columns_are_kept_up_to_a_factor():
     X = matrix()
     empty = X.count_nonzero(axis=0) == 0

@@ -46,16 +46,6 @@ def test_a_batch_is_a_pure_function_of_the_step(settings):
     assert stream.constant == all(same(b, forward[0]) for b in forward)
 
 
-@pytest.mark.parametrize("settings", STREAMS.values(), ids=STREAMS)
-def test_batches_hold_the_samples_that_their_index_names(settings):
-    x, y = numbered()
-    stream = TensorStream(x, y, **{k: v for k, v in settings.items() if k != "augment"})
-    for step in range(12):
-        batch = stream.batch(step)
-        assert torch.equal(batch.inputs, x[batch.index])
-        assert torch.equal(batch.targets, y[batch.index])
-
-
 @pytest.mark.parametrize(("batch_size", "steps"), [(1, 23), (5, 5), (22, 1), (11, 2)])
 def test_an_epoch_has_each_sample_once(batch_size, steps):
     stream = TensorStream(*numbered(), batch_size=batch_size)
@@ -106,15 +96,6 @@ def test_seeds_decide_the_order_and_the_augmentation():
     assert not torch.equal(plain[0].index, plain[1].index)
     full = [TensorStream(*numbered(), augment=jitter, seed=s).batch(0).inputs for s in (1, 2)]
     assert not torch.equal(full[0], full[1])
-
-
-def test_augmentation_changes_from_step_to_step_and_not_the_data():
-    x, y = numbered()
-    given = x.clone()
-    stream = TensorStream(x, y, augment=jitter)
-    assert not torch.equal(stream.batch(0).inputs, stream.batch(1).inputs)
-    assert torch.equal(x, given)
-    assert not stream.constant
 
 
 def test_constants_travel_with_every_batch():

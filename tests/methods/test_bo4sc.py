@@ -133,17 +133,6 @@ def test_the_implicit_hypergradient_survives_a_non_convex_inner_loss():
     assert 0.001 < (weights < 0.5).double().mean() < 0.5
 
 
-def test_damping_must_be_a_number_from_zero():
-    with pytest.raises(ValueError, match="damping must be at least 0"):
-        BO4SC(hypergradient="implicit", damping=-1.0)
-
-
-@pytest.mark.parametrize("also", ["l2", None, ("l2", "l2"), ("l2", "l2-unit"), ("l3",)])
-def test_other_outer_variables_are_named_once_each(also):
-    with pytest.raises(ValueError, match="also must"):
-        BO4SC(also=also)
-
-
 def test_without_weights_there_are_none_to_tell():
     fitted = BO4SC(hidden=(6,), weights=None, also=("l2",), epochs=10, keep_history=True).fit(small_task())
     assert fitted.sample_weights is None

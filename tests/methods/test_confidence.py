@@ -10,7 +10,7 @@ import torch
 import calibrant
 from calibrant.data.streams.streams import TensorStream
 from calibrant.data.vision import Distort, Normalise
-from calibrant.methods import Calibrated, Samples, Task, confidence
+from calibrant.methods import Samples, Task, confidence
 from calibrant.methods.confidence import LearnedConfidence, Mapped, fit_map
 from calibrant.methods.image_networks import NetworkTraining, Recipe
 from calibrant.models import small_cnn
@@ -79,15 +79,6 @@ def test_the_map_lowers_the_held_out_nll(task, fitted):
     assert nll(logits(fitted, unseen), unseen.labels) < nll(logits(plain, unseen), unseen.labels)
 
 
-def test_the_meta_part_alone_teaches_the_map(task, fitted):
-    other = LearnedConfidence(RECIPE).fit(replace(task, val=images(7)))
-    moved = LearnedConfidence(RECIPE).fit(replace(task, meta=images(7)))
-    assert torch.equal(other.networks[0].phi, fitted.networks[0].phi)
-    assert not torch.equal(moved.networks[0].phi, fitted.networks[0].phi)
-    with pytest.raises(ValueError, match="needs a validation part"):
-        LearnedConfidence(RECIPE).fit(replace(task, val=None, meta=None))
-
-
 def test_few_images_get_a_temperature_that_the_undistorted_ones_teach(task, fitted, monkeypatch):
     monkeypatch.setattr(confidence, "FEW", 201)
     found = LearnedConfidence(RECIPE).fit(task)
@@ -113,12 +104,6 @@ def test_distorted_images_are_the_meta_parts_share(task):
     assert replace(method, distorted=0.0).held_out_augment(task.meta) is None
     floats = replace(task.meta, inputs=task.meta.inputs.double())
     assert method.held_out_augment(floats) is None
-
-
-def test_a_temperature_can_follow(task):
-    found = Calibrated("temperature", LearnedConfidence(RECIPE)).fit(task)
-    assert found.calibrator.temperature_ > 0
-    torch.testing.assert_close(found.probs(task.val.prepare(task.val.inputs)).sum(1), torch.ones(200).double())
 
 
 def test_the_probabilities_are_those_of_the_mapped_logits(fitted):

@@ -225,7 +225,7 @@ def test_your_modules_are_not_compiled_unasked(monkeypatch, network, compile, ea
     def stop(self, *_args, **_kwargs):
         raise Stopped(self.recipe.eager)
 
-    monkeypatch.setattr(NetworkTraining, "pose", stop)
+    monkeypatch.setattr(NetworkTraining, "problem", stop)
     x, y = rows()
     x = x if network is perceptron else x.new_zeros(len(x), 1, 8, 8)
     with pytest.raises(Stopped) as caught:

@@ -59,12 +59,6 @@ def test_a_failed_candidate_does_not_replace_a_working_one(monkeypatch, broken, 
     assert fitted.extras["candidate"] == kept
 
 
-@pytest.mark.parametrize("name", ["repeats", "steps", "last"])
-def test_counts_are_at_least_one(name):
-    with pytest.raises(ValueError, match=f"{name} must be at least 1; got 0"):
-        SelfCalibrated(**{name: 0})
-
-
 def test_without_a_validation_part_everything_is_pooled():
     own, _ = task()
     fitted = SelfCalibrated(hidden=(8,), epochs=20).fit(Task(own.train, None, 5, 0))

@@ -160,11 +160,6 @@ def test_a_kind_that_broke_down_is_left_out() -> None:
     assert weighed([broken, sound]) is sound  # type: ignore[list-item]
 
 
-def test_unknown_embeddings_are_an_error() -> None:
-    with pytest.raises(ValueError, match="embedding must be 'piecewise', 'linear' or None"):
-        SelfCalibrated(embedding="fourier")
-
-
 def test_the_mean_follows_the_shares(both: Mixture) -> None:
     inputs: Tensor = table(seed=3).train.inputs
     assert both.shares is not None

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 import calibrant
 from calibrant.data.streams.batch import map_tensors
 from calibrant.methods.fit.untrained import is_untrained
-from calibrant.models.functional.network import call, logits_of
+from calibrant.models.functional.network import batch_format, call, logits_of
 
 CLASSES = 3
 
@@ -226,7 +226,8 @@ def test_a_module_is_trained_saved_and_exported(case, settings, tmp_path):
     torch.testing.assert_close(probs.sum(1), torch.ones(10, dtype=torch.float64))
     torch.testing.assert_close(result.probs(DataLoader(Items((inputs, torch.zeros(10).long())), 4)), probs)
     low = case == "bfloat16"
-    given = map_tensors(lambda t: t.bfloat16() if low and t.is_floating_point() else t, result._named(inputs))
+    given = batch_format(result.modules[0]).arguments(inputs) if isinstance(inputs, tuple) else inputs
+    given = map_tensors(lambda t: t.bfloat16() if low and t.is_floating_point() else t, given)
     with torch.no_grad():
         logits = logits_of(call(result.module, given)).double()
     torch.testing.assert_close(logits.softmax(1), probs, atol=0.03 if low else 1e-5, rtol=0)

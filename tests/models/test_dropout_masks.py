@@ -108,12 +108,6 @@ def test_dropping_everything_gives_zeros():
     assert torch.equal(view.bind(view.initial(), {}, noise=view.draw_noise(0, x))(x), torch.zeros(3, 2))
 
 
-def test_without_noise_dropout_draws_its_own():
-    view, x = _drop("dropout")
-    net = view.bind(view.initial(), {})
-    assert not torch.equal(net(x), net(x))
-
-
 def test_noise_follows_the_shapes_of_nested_inputs():
     class Nested(nn.Module):
         def __init__(self):

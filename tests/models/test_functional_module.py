@@ -102,12 +102,6 @@ def test_flatten_and_unflatten_are_inverse(name, lead):
     assert torch.equal(view.flatten(named), params)
 
 
-def test_unflatten_follows_the_names():
-    model = mlp()
-    view = FunctionalModule(model)
-    assert all(torch.equal(t, dict(model.named_parameters())[k]) for k, t in view.unflatten(view.initial()).items())
-
-
 def test_frozen_parameters_are_not_counted_and_tied_ones_once():
     assert FunctionalModule(frozen_layer()).names == ["2.weight", "2.bias"]
     assert FunctionalModule(Tied()).size == 4 * 4 + 4

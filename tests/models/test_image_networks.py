@@ -5,9 +5,7 @@ import pickle
 import pytest
 import torch
 
-from calibrant.models import FunctionalModule, ResNet, resnet18, resnet50, small_cnn, wide_resnet
-from calibrant.models.architectures.convolutional import BasicBlock
-from calibrant.models.functional.global_state import seeded_start
+from calibrant.models import FunctionalModule, resnet18, resnet50, small_cnn, wide_resnet
 
 # Counts of the published architectures.
 COUNTS = {
@@ -74,25 +72,6 @@ def test_images_shrink_where_they_should(build, part, inside, outside):
     channels = next(layer for layer in layers.modules() if isinstance(layer, torch.nn.Conv2d)).in_channels
     x = torch.zeros(1, channels, inside, inside)
     assert layers(x).shape[-2:] == (outside, outside)
-
-
-@pytest.mark.parametrize("build", [lambda: ResNet(BasicBlock, (1, 1), 3), SMALL["wide"], SMALL["cnn"]])
-def test_a_pure_view_has_second_derivatives(build):
-    """The same logits as the module in training mode, and a Hessian that is symmetric and not zero."""
-    with seeded_start(0):
-        net = build().double()
-    view = FunctionalModule(net)
-    generator = torch.Generator().manual_seed(0)
-    x = torch.rand(3, 3, 8, 8, dtype=torch.float64, generator=generator)
-    torch.testing.assert_close(view.bind(view.initial(), view.initial_buffers())(x), net(x))
-    params = view.initial().requires_grad_()
-    loss = view.bind(params, view.initial_buffers())(x).square().mean()
-    (slope,) = torch.autograd.grad(loss, params, create_graph=True)
-    v, w = torch.randn(2, view.size, dtype=torch.float64, generator=generator)
-    (product_v,) = torch.autograd.grad(slope @ v, params, retain_graph=True)
-    (product_w,) = torch.autograd.grad(slope @ w, params)
-    assert (product_v @ w).item() == pytest.approx((product_w @ v).item(), rel=1e-8)
-    assert product_v.abs().max() > 0
 
 
 def test_arguments_are_checked():

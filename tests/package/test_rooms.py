@@ -40,7 +40,7 @@ CEILINGS = {
     "base": 750,
     "bilevel": 5_100,
     "cli": 550,
-    "data": 2_900,
+    "data": 2_800,
     "estimators": 1_550,
     "export": 400,
     "integrations": 300,

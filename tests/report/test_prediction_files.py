@@ -125,7 +125,7 @@ def test_decimal_commas_and_the_encoding_are_declared(tmp_path):
     with pytest.raises(ValueError, match="not text in UTF-8"):
         read_predictions(tmp_path / "p.csv")
     with pytest.raises(
-        ValueError, match=r"must hold numbers; got text\. .* decimal commas \('0,25'\)\. Pass --decimal ,"
+        ValueError, match=r"must hold numbers; got text\. .* a decimal comma \('0,25'\)\. Pass --decimal ,"
     ):
         read_predictions(tmp_path / "p.csv", encoding="cp1252")
     file = read_predictions(tmp_path / "p.csv", encoding="cp1252", decimal=",")

@@ -290,7 +290,10 @@ def test_an_export_of_a_spreadsheet(quick, tmp_path):
     command = ("train", tmp_path / "t.csv", "--target", "Status", "--out", tmp_path / "out", "--encoding", "cp1252")
     done = invoke(*command)
     assert done.exit_code == 0, done.output
-    assert "Column 'Umsatz in €' is read as text, but looks like numbers with decimal commas (" in done.stderr
+    assert (
+        "Column 'Umsatz in €' is read as text, but looks like numbers with a decimal comma and '.' between thousands ("
+        in done.stderr
+    )
     assert "Pass --decimal , --thousands . if they are." in done.stderr
     assert "Column 'Datum' is read as text, but looks like dates ('" in done.stderr
     assert "Pass --dates '%d.%m.%Y', or write them as 2024-12-31." in done.stderr

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from calibrant.base.settings import shown
 from calibrant.base.warning import warn
-from calibrant.data.columns import is_missing
 from calibrant.data.columns.encoder import EncodedTable, TableEncoder
 from calibrant.data.columns.forms import check_names, column_names, readable
 from calibrant.data.columns.read import NAMELESS, numbers_rows
+from calibrant.data.columns.values import is_missing
 from calibrant.data.projection import Projection, fit_projection
 from calibrant.data.scaling import Scaling, fit_scaling
 from calibrant.data.splits.exact_copies import row_codes

@@ -19,11 +19,10 @@ from torch.utils import _pytree as pytree
 from calibrant.base.atomic_write import whole_file
 from calibrant.base.warning import warn
 from calibrant.data.streams.batch import as_dtype, map_tensors
-from calibrant.data.streams.batch_formats import arguments
 from calibrant.export.graph import require
 from calibrant.methods import Trained
 from calibrant.methods.fit.trained import as_arrays
-from calibrant.models.functional.network import call, logits_of, positional_names
+from calibrant.models.functional.network import batch_format, call, logits_of
 from calibrant.models.functional.user_modules import copied, unwrapped
 
 Variants = dict[tuple[int, int], list[Any]]
@@ -187,7 +186,7 @@ def _agrees(probabilities: Probabilities, place: Path, names: list[str], inputs:
 def _inputs(example: Any, network: nn.Module, dtype: torch.dtype) -> Any:
     """The example as tensors in the network's precision; several inputs by name."""
     if isinstance(example, tuple | list):
-        example = arguments(example, positional_names(network)[0])
+        example = batch_format(network).arguments(example)
     return as_dtype(as_arrays(example), dtype)
 
 

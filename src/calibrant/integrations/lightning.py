@@ -11,11 +11,9 @@ from torch import Tensor, distributed, nn
 from torch.utils.data import DistributedSampler
 
 from calibrant.data.streams.batch import map_tensors
-from calibrant.data.streams.batch_formats import by_name, takes_mapping, unpack
-from calibrant.methods.core.samples import arguments_of
 from calibrant.methods.fit.calibrate import calibrate_gathered
 from calibrant.methods.fit.guards import calibration_scores
-from calibrant.models.functional.network import call, logits_of
+from calibrant.models.functional.network import batch_format, call, logits_of
 from calibrant.models.functional.user_modules import copied
 from calibrant.posthoc.registry import check_calibrator
 
@@ -88,12 +86,10 @@ class CalibrationCallback(Callback):
         if trainer.sanity_checking:
             return
         network = self._network(pl_module)
-        arguments = arguments_of(network)
-        names = arguments.pop("names")
-        keeps_mapping = takes_mapping(**arguments)
+        form = batch_format(network, self.labels)
         logits, labels = [], []
         for batch in _loader(trainer):
-            inputs, batch_labels, _ = unpack(by_name(batch, **arguments), self.labels, names, keeps_mapping)
+            inputs, batch_labels, _ = form.read(batch)
             moved = map_tensors(lambda t: t.to(pl_module.device), inputs)
             with torch.no_grad():
                 logits.append(logits_of(call(network, moved)).double().cpu())

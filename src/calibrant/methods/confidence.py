@@ -28,7 +28,7 @@ from calibrant.data.streams.streams import Augment
 from calibrant.data.vision import Distort
 from calibrant.losses.classification import brier, cross_entropy
 from calibrant.methods.core.method import AfterTraining, Method, TrainedNetwork
-from calibrant.methods.core.results import Fitted, held_out_logits
+from calibrant.methods.core.results import Fitted, Following, held_out_logits
 from calibrant.methods.core.samples import Samples
 from calibrant.methods.core.task import Task
 from calibrant.methods.image_networks import STRIDE, HeldOutTraining
@@ -45,7 +45,7 @@ SPREAD, CONSTANT_SPREAD = 0.1, 0.5
 
 
 @dataclass(frozen=True)
-class Mapped(Fitted):
+class Mapped(Following):
     """A trained network whose logits are transformed by a learned map."""
 
     model: Fitted
@@ -59,10 +59,6 @@ class Mapped(Fitted):
 
     def probs(self, inputs: Any) -> Tensor:
         return self.logits(inputs).softmax(1)
-
-    @property
-    def networks(self) -> tuple[Any, ...]:  # type: ignore[override]
-        return self.model.networks
 
 
 class Choice(NamedTuple):

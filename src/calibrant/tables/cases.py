@@ -6,9 +6,8 @@ import re
 
 import numpy as np
 
-from calibrant.data.columns.column_format import is_iso_date
 from calibrant.data.columns.hints import looks_like
-from calibrant.data.columns.values import Columns, is_numeric, missing_count, numbers, set_of, texts
+from calibrant.data.columns.values import Columns, is_iso_date, is_numeric, missing_count, numbers, set_of, texts
 from calibrant.data.splits.exact_copies import row_codes
 from calibrant.tables.read import Labelled
 

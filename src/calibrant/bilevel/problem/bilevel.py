@@ -15,7 +15,8 @@ from calibrant.bilevel.problem import checks
 from calibrant.bilevel.problem.objectives import DEFAULT_INNER_LOSS, DEFAULT_OUTER_LOSS, UserLoss
 from calibrant.bilevel.variables import OuterVariable
 from calibrant.data.streams.batch import Batch, Tensors, map_tensors
-from calibrant.data.streams.streams import Stream, TensorStream, as_stream, mix
+from calibrant.data.streams.loaders import as_stream
+from calibrant.data.streams.streams import Stream, TensorStream, mix
 from calibrant.models.functional.functional_module import FunctionalModule
 from calibrant.models.functional.heads import Head
 from calibrant.models.functional.kernels import FusedKernels

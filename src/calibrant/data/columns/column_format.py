@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.data.columns.values import TRUTH, Code, are_codes, each, is_number, objects
+from calibrant.data.columns.values import TRUTH, Code, are_codes, each, is_iso_date, is_number, objects
 
 NUMBERS, TRUTH_VALUES, DATES, TEXT = "numbers", "truth values", "dates", "text"
-_ISO = re.compile(r"\d{4}-\d{2}-\d{2}([ T].*)?")
 
 
 @dataclass(frozen=True)
@@ -74,11 +73,19 @@ class ColumnFormat:
 
     def __str__(self) -> str:
         if self.kind == NUMBERS:
-            mark = " with a decimal comma" if self.decimal == "," else ""
-            return f"numbers{mark}{f' and {self.thousands!r} between thousands' if self.thousands else ''}"
+            marks = ["a decimal comma"] if self.decimal == "," else []
+            marks += [f"{self.thousands!r} between thousands"] if self.thousands else []
+            return " with ".join(["numbers", " and ".join(marks)]) if marks else "numbers"
         if self.kind == DATES:
             return f"dates such as {datetime(2024, 12, 31).strftime(self.dates or '%Y-%m-%d')}"
         return "true or false" if self.kind == TRUTH_VALUES else self.kind
+
+    @property
+    def options(self) -> str:
+        """The options of a command that declare the format."""
+        marks = [f"--decimal {self.decimal}"] if self.decimal != "." else []
+        marks += [f"--thousands {self.thousands}"] if self.thousands else []
+        return " ".join([*marks, *([f"--dates {self.dates!r}"] if self.dates else [])])
 
     def read(self, column: np.ndarray, name: str, file: str, *, first: int = 1) -> np.ndarray:
         """The values of a column of texts: numbers, truth values, or dates as text in the ISO format.
@@ -182,17 +189,6 @@ def formats_from_json(content: Mapping[str, Any]) -> dict[str, ColumnFormat]:
 def is_text(column: np.ndarray) -> bool:
     """Whether all values of a column of a file are texts or None."""
     return column.dtype.kind == "O" and set(map(type, column.tolist())) <= {str, Code, type(None)}
-
-
-def is_iso_date(text: str) -> bool:
-    """Whether a text is a date in the ISO format, with a time or without."""
-    if not _ISO.fullmatch(text.strip()):
-        return False
-    try:
-        datetime.fromisoformat(text.strip())
-    except ValueError:
-        return False
-    return True
 
 
 def _number_pattern(decimal: str, thousands: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -13,10 +14,9 @@ from scipy import sparse
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 
-from calibrant.base.files import Arrays
+from calibrant.base.files import Arrays, Format
 from calibrant.base.settings import check_choice
 from calibrant.base.warning import warn
-from calibrant.data.columns.encoder_files import from_json, read_encoder, to_json, write_encoder
 from calibrant.data.columns.encoding import (
     Categorical,
     Dropped,
@@ -26,11 +26,17 @@ from calibrant.data.columns.encoding import (
     choose,
     choose_text,
     distinct,
+    encoding_from_plain,
+    encoding_to_plain,
 )
 from calibrant.data.columns.forms import as_columns, column_names
 from calibrant.data.columns.values import Columns
 from calibrant.data.free_text import FreeText
 from calibrant.data.scaling import LIMIT, Scaling
+
+FORMAT = "calibrant.encoder"
+VERSION = 3
+FILE = Format("encoder", {"TableEncoder": dict}, "TableEncoder.save")
 
 
 class TableEncoder(TransformerMixin, BaseEstimator):
@@ -150,23 +156,29 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     def to_json(self, arrays: Arrays | None = None) -> str:
         """The fitted encoder as JSON. The matrices of text columns go to ``arrays``, which they need."""
         check_is_fitted(self)
-        return to_json(
-            self.get_params() | {"categorical": self._named("categorical"), "text": self._named("text")},
-            self.columns_,
-            arrays,
-            named=hasattr(self, "feature_names_in_"),
-            limit=self.scaling_.limit,
-            notes=self.notes_,
-        )
+        content = {
+            "format": FORMAT,
+            "version": VERSION,
+            "params": self.get_params() | {"categorical": self._named("categorical"), "text": self._named("text")},
+            "named": hasattr(self, "feature_names_in_"),
+            "limit": self.scaling_.limit,
+            "columns": [encoding_to_plain(e, f"column.{place}", arrays) for place, e in enumerate(self.columns_)],
+            "notes": self.notes_,
+        }
+        return json.dumps(content, indent=1, allow_nan=False, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str, arrays: Arrays | None = None) -> TableEncoder:
         """The encoder that ``to_json`` wrote, from the text and the arrays; nothing in them is executed."""
         try:
-            params, columns, rest = from_json(text, arrays)
-            encoder = cls(**params)
+            content = json.loads(text)
+            if (content["format"], content["version"]) != (FORMAT, VERSION):
+                raise ValueError(f"its format is {content['format']} {content['version']}")
+            encoder = cls(**content["params"])
             encoder._check()
-            encoder._set(columns, **rest)
+            columns = [encoding_from_plain(entry, arrays or {}) for entry in content["columns"]]
+            named, limit = bool(content["named"]), float(content["limit"])
+            encoder._set(columns, notes=[str(note) for note in content["notes"]], named=named, limit=limit)
         except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
             raise ValueError(
                 f"This is not an encoder that this version's TableEncoder.to_json wrote ({error!r}). Fit it again."
@@ -176,16 +188,17 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted encoder to one file, with a checksum."""
         arrays: Arrays = {}
-        write_encoder(path, self.to_json(arrays), arrays)
+        FILE.write(path, "TableEncoder", arrays, encoder=json.loads(self.to_json(arrays)))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> TableEncoder:
         """Read what ``save`` wrote. Loading executes nothing."""
-        text, arrays = read_encoder(path)
-        try:
-            return cls.from_json(text, arrays)
-        except ValueError as error:
-            raise ValueError(f"{path}: {error}") from None
+
+        def build(_: type, header: dict[str, Any], arrays: Arrays) -> TableEncoder:
+            return cls.from_json(json.dumps(header["encoder"]), arrays)
+
+        encoder: TableEncoder = FILE.read(path, build)
+        return encoder
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

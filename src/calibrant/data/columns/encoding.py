@@ -7,17 +7,17 @@ applies it to any rows.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from math import ceil
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.preprocessing import OrdinalEncoder
 
-from calibrant.data.columns.column_format import is_iso_date
+from calibrant.base.files import Arrays
 from calibrant.data.columns.hints import looks_like
-from calibrant.data.columns.values import TRUTH, days, holds_codes, is_number, is_numeric, numbers, texts
+from calibrant.data.columns.values import TRUTH, days, holds_codes, is_iso_date, is_number, is_numeric, numbers, texts
 from calibrant.data.free_text import FreeText, fit_free_text, is_free_text
 from calibrant.data.scaling import UNSEEN, column_scale
 
@@ -79,20 +79,9 @@ class Categorical:
 
     def encode(self, column: np.ndarray) -> np.ndarray:
         """The codes as float64, NaN for missing categories."""
-        values = np.array(self._texts(column), dtype=object)
-        present = np.array([v is not None for v in values], dtype=bool)
-        codes = np.full(len(values), np.nan)
-        if present.any():
-            codes[present] = self._ordinal.transform(values[present, None])[:, 0]
-        if self.pooled:
-            codes[codes == UNSEEN] = len(self.categories)
-        return codes
-
-    @cached_property
-    def _ordinal(self) -> OrdinalEncoder:
-        """scikit-learn's encoder, fitted on two rows of each category and one of rare ones, which then share a code."""
-        rows = [*self.categories, *self.categories, *self.rare]
-        return ordinal_encoder(min_frequency=2).fit(np.array(rows, dtype=object)[:, None])
+        codes: dict[str | None, float] = {None: np.nan, **{name: code for code, name in enumerate(self.categories)}}
+        other = len(self.categories) if self.pooled else UNSEEN
+        return np.array([codes.get(value, other) for value in self._texts(column)], dtype=float)
 
     @cached_property
     def _categories_seen(self) -> set[str]:
@@ -122,11 +111,6 @@ class Dropped:
 
 Used = Numeric | Categorical | FreeText
 Encoding = Used | Dropped
-
-
-def ordinal_encoder(**pooling: int) -> OrdinalEncoder:
-    """scikit-learn's encoder, with ``UNSEEN`` for categories that it has not seen."""
-    return OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=UNSEEN, **pooling)
 
 
 def distinct(names: list[str]) -> list[str]:
@@ -174,7 +158,7 @@ def choose(
             f"Column {name!r} is left out: {len(counts)} different texts in {rows} rows look like names or free text. "
             "If it matters, name it as a text column, or turn it into numbers or fewer categories."
         )
-    common, pooled = _pooled(values, least=least, most=max_categories)
+    common, pooled = _pooled(counts, least=least, most=max_categories)
     encoding = Categorical(name, common, bool(pooled), len(values) > rows, pooled)
     if len(encoding.outputs) < 2:
         return Dropped(name, "constant" if len(counts) == 1 else "too many categories"), None
@@ -198,13 +182,17 @@ def choose_text(name: str, column: np.ndarray, *, reduce: bool) -> tuple[Encodin
     )
 
 
-def _pooled(values: list[str | None], *, least: int, most: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The frequent and the infrequent categories, as divided by scikit-learn's encoder."""
-    present = np.array([v for v in values if v is not None], dtype=object)
-    fitted = ordinal_encoder(min_frequency=least, max_categories=most).fit(present[:, None])
-    pooled = fitted.infrequent_categories_[0]
-    rare = dict.fromkeys([] if pooled is None else pooled.tolist())
-    return tuple(v for v in fitted.categories_[0].tolist() if v not in rare), tuple(rare)
+def _pooled(counts: Counter[str], *, least: int, most: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The frequent and the infrequent categories: at most ``most`` inputs, of which the infrequent ones share one.
+
+    The rule is that of ``min_frequency`` and ``max_categories`` of :class:`sklearn.preprocessing.OneHotEncoder`.
+    """
+    names = sorted(counts)
+    frequency = np.array([counts[name] for name in names])
+    rare = frequency < least
+    if len(names) - rare.sum() >= most:
+        rare[np.argsort(frequency, kind="stable")[: 1 - most]] = True
+    return tuple(np.array(names, dtype=object)[~rare]), tuple(np.array(names, dtype=object)[rare])
 
 
 def _numeric(name: str, values: np.ndarray, *, dates: bool) -> Encoding:
@@ -222,3 +210,26 @@ def _dates(name: str, column: np.ndarray) -> tuple[Encoding, str | None]:
     encoding = _numeric(name, days(column, name), dates=True)
     note = f"Column {name!r} holds dates and becomes one number: days since 1970, or days of a duration."
     return encoding, None if isinstance(encoding, Dropped) else note
+
+
+def encoding_to_plain(encoding: Encoding, key: str, arrays: Arrays | None) -> dict[str, Any]:
+    """An encoding as plain values. Its matrices go to ``arrays``, under names that begin with ``key``."""
+    entry = {"kind": encoding.kind, **asdict(encoding)}
+    for name, value in entry.items():
+        if isinstance(value, np.ndarray):
+            if arrays is None:
+                raise ValueError(
+                    f"Column {encoding.name!r} is free text, whose matrices to_json cannot write; use save, or pass a "
+                    "dictionary as arrays."
+                )
+            arrays[f"{key}.{name}"] = value
+            entry[name] = {"array": f"{key}.{name}"}
+    return entry
+
+
+def encoding_from_plain(entry: dict[str, Any], arrays: Arrays) -> Encoding:
+    """The encoding that :func:`encoding_to_plain` returned."""
+    kinds: dict[str, Callable[..., Encoding]] = {cls.kind: cls for cls in (Numeric, Categorical, FreeText, Dropped)}
+    values = {name: arrays[part["array"]] if isinstance(part, dict) else part for name, part in entry.items()}
+    values = {name: tuple(part) if isinstance(part, list) else part for name, part in values.items()}
+    return kinds[str(values.pop("kind"))](**values)

@@ -258,9 +258,9 @@ def _text(path: Path, rows: int, kind: str, packed: bool, encoding: str) -> Iter
                     f"{path.name} is a spreadsheet or an archive, not text; save it as CSV (in Excel: CSV UTF-8)."
                 )
             mark = "\t" if kind == ".tsv" else _separator(start.decode(code, errors="replace"))
-            records = _records(path.name, io.TextIOWrapper(binary, encoding=code, newline=""), mark, rows)
-            names = _names(next(records, [[]])[0], path.name)
-            for some in records:
+            records = _records(path.name, io.TextIOWrapper(binary, encoding=code, newline=""), mark)
+            names = _names([name for header in _take(records, 1) for name in header], path.name)
+            while some := _take(records, rows):
                 yield dict(zip(names, map(_texts, zip(*some, strict=True)), strict=True))
     except UnicodeError:
         raise ValueError(
@@ -277,58 +277,53 @@ def _separator(start: str) -> str:
     return max(",;\t|", key=header.count)  # the first of equally frequent ones
 
 
-def _records(file: str, lines: Iterable[str], mark: str, rows: int) -> Iterator[list[list[str]]]:
-    """The header of a text, and then its rows, some at a time, with as many fields as the header.
+def _records(file: str, lines: Iterable[str], mark: str) -> Iterator[list[str]]:
+    """The header of a text, and then its rows, with as many fields as the header.
 
     Blank lines are left out. Rows with more fields are an error, unless these are empty (a final comma). Rows with
     fewer are an error too, since it is unknown which value is missing.
     """
     reader = csv.reader(chain(lines, [_END]), delimiter=mark)
     header: list[str] = []
-    while True:
-        line, before = reader.line_num, csv.field_size_limit(LONGEST)
-        try:
-            some = list(islice(reader, rows if header else 1))
-        except csv.Error as error:
-            raise _broken(file, str(error), reader.line_num) from None
-        finally:
-            csv.field_size_limit(before)
-        if not some:
-            return
-        last, open_quote = some[-1], False
-        if last == [_END]:
-            some.pop()
-        elif last and last[-1].endswith(_END):
-            last[-1], open_quote = last[-1].removesuffix(_END).rstrip("\r\n"), True
-        if len(header) < 2 or any(len(row) != len(header) for row in some):
-            some = _checked(file, header, some, line)
-        if open_quote:
-            raise _broken(file, "a quotation mark is not closed", reader.line_num - 1)
-        if some:
-            header = header or some[0]
-            yield some
+    named = 0
+    try:
+        for row in reader:
+            if row and row[-1].endswith(_END):
+                if row == [_END]:
+                    return
+                raise _broken(file, "a quotation mark is not closed", reader.line_num - 1)
+            width = len(header)
+            if not row or len(row) != width or width == 1:
+                blank = not row or (len(row) == 1 and (width > 1 or row[0]) and not row[0].strip())
+                if blank:
+                    continue
+                if header and (len(row) < named or any(value.strip() for value in row[width:])):
+                    raise _unequal(file, width, len(row), reader.line_num)
+                row = (row + [""] * width)[:width] if header else row
+            if not header:
+                header = row
+                named = max((place for place, name in enumerate(header, 1) if name.strip()), default=0)
+            yield row
+    except csv.Error as error:
+        raise _broken(file, str(error), reader.line_num) from None
 
 
-def _checked(file: str, header: list[str], rows: list[list[str]], line: int) -> list[list[str]]:
-    """Rows without blank ones and with the width of the header; ``line`` is the number of the line before them."""
-    named = max((place for place, name in enumerate(header, 1) if name.strip()), default=0)
-    kept, width = [], len(header)
-    for row in rows:
-        line += 1 + sum(len(value.splitlines()) - 1 for value in row if "\n" in value or "\r" in value)
-        if not row or (len(row) == 1 and (width > 1 or row[0]) and not row[0].strip()):
-            continue
-        short = len(row) < named
-        if header and (short or any(value.strip() for value in row[width:])):
-            raise ValueError(
-                f"Each line of {file} must have the {width} fields of its header; got {len(row)} in line {line}. "
-                + (
-                    "A value or a separator is missing, or a quotation mark is not closed."
-                    if short
-                    else "A name is missing in the header, or a separator inside a value needs quotes around the value."
-                )
-            )
-        kept.append((row + [""] * width)[:width] if header else row)
-    return kept
+def _take(records: Iterator[list[str]], number: int) -> list[list[str]]:
+    """The next records; their values may be longer than Python's csv usually allows."""
+    before = csv.field_size_limit(LONGEST)
+    try:
+        return list(islice(records, number))
+    finally:
+        csv.field_size_limit(before)
+
+
+def _unequal(file: str, fields: int, given: int, line: int) -> ValueError:
+    reason = "A name is missing in the header, or a separator inside a value needs quotes around the value."
+    if given < fields:
+        reason = "A value or a separator is missing, or a quotation mark is not closed."
+    return ValueError(
+        f"Each line of {file} must have the {fields} fields of its header; got {given} in line {line}. {reason}"
+    )
 
 
 def _broken(file: str, reason: str, line: int) -> ValueError:

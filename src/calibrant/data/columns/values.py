@@ -19,6 +19,7 @@ Columns = dict[str, np.ndarray]
 LARGEST = 1e100  # squares of smaller numbers are finite
 _WHOLE = re.compile(r"[+-]?\d+\.0*")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_ISO = re.compile(r"\d{4}-\d{2}-\d{2}([ T].*)?")
 TRUTH = {"true": 1.0, "false": 0.0}
 _WORDS = {**TRUTH, "nan": math.nan}
 
@@ -76,6 +77,11 @@ def holds_codes(column: np.ndarray) -> bool:
 def is_number(text: str) -> bool:
     """Whether a text is a number with a decimal point or none."""
     return _NUMBER.fullmatch(text.strip()) is not None
+
+
+def is_iso_date(text: str) -> bool:
+    """Whether a text is a date in the ISO format, with a time or without."""
+    return _ISO.fullmatch(text.strip()) is not None and _day(text) is not None
 
 
 def days(column: np.ndarray, name: str) -> np.ndarray:

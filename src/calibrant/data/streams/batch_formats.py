@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -13,81 +14,91 @@ LABELS = ("labels", "label", "targets", "target", "y")
 """Names of the labels in a mapping, tried in this order."""
 
 
-def by_name(item: Any, positions: Sequence[str], needed: int = 1) -> Any:
-    """An item of a loader with several inputs as ``(mapping, targets, …)``; other items unchanged.
+@dataclass(frozen=True)
+class BatchFormat:
+    """How the items of a loader give the inputs of a network.
 
-    ``((ids, mask), targets)`` names its inputs by ``positions``. So does ``(ids, mask, targets)`` where the network
-    needs two inputs; otherwise a third entry is the index of the samples. A network with one argument gets the tuple
-    ``(ids, mask)`` itself.
+    Items are ``(inputs, targets)``, ``(inputs, targets, index)``, ``((ids, mask), targets)``, ``(ids, mask, targets)``
+    for a network that needs two inputs, or mappings with the inputs, the labels and possibly "index" by name.
     """
-    if not isinstance(item, list | tuple) or len(item) < 2:
-        return item
-    if isinstance(item[0], list | tuple):
-        return (arguments(item[0], positions), *item[1:])
-    inputs = item[:-1]
-    if len(inputs) > 2 or len(inputs) == needed == 2:
-        return named(inputs, positions), item[-1]
-    return item
 
+    labels: str | None = None
+    """The name of the labels in a mapping; None: the first of ``LABELS``."""
+    names: frozenset[str] | None = None
+    """The entries of a mapping that are arguments of the network; others are left out. None: all tensors."""
+    positions: tuple[str, ...] = ()
+    """Names of the network's positional arguments, the necessary ones first. Without names, batches have one input."""
+    needed: int = 1
+    """The number of these arguments that the network needs."""
 
-def arguments(inputs: Sequence[Any], positions: Sequence[str]) -> Any:
-    """Several inputs as a mapping by name, or as one tuple if the network has a single argument."""
-    return tuple(inputs) if len(positions) == 1 < len(inputs) else named(inputs, positions)
-
-
-def named(inputs: Sequence[Any], positions: Sequence[str]) -> dict[str, Any]:
-    """Several inputs as a mapping, by the names of the arguments that take them."""
-    if len(inputs) > len(positions):
-        takes = f"takes {len(positions)}: {', '.join(positions)}" if positions else "does not name its arguments"
-        raise ValueError(
-            f"A batch holds {len(inputs)} inputs, but the network {takes}. Give batches (inputs, targets), with one "
-            "input for each argument of the network's forward method."
-        )
-    return dict(zip(positions, inputs, strict=False))
-
-
-def unpack(
-    item: Any, labels: str | None = None, names: Collection[str] | None = None, whole: bool = False
-) -> tuple[Any, Any, Any]:
-    """Inputs, targets and index (or None) of one item of a loader; ``names`` and ``whole`` as in :func:`selected`."""
-    if isinstance(item, list | tuple) and len(item) in (2, 3):
-        inputs, targets, index = (*item, None)[:3]
+    def read(self, item: Any) -> tuple[Any, Any, Any]:
+        """Inputs, targets and index (or None) of one item."""
+        if isinstance(item, Mapping):
+            return self._read_mapping(item)
+        parts = tuple(item) if isinstance(item, list | tuple) else ()
+        if len(parts) > 1 and isinstance(parts[0], list | tuple):
+            parts = self.arguments(parts[0]), *parts[1:]
+        elif len(parts) > 3 or (len(parts) == 3 and self.needed == 2):
+            parts = self.named(parts[:-1]), parts[-1]
+        if len(parts) not in (2, 3):
+            raise ValueError(
+                "A batch must be (inputs, targets), (inputs, targets, index), or a mapping with labels; "
+                f"got {type(item).__name__}" + (f" of length {len(item)}." if hasattr(item, "__len__") else ".")
+            )
+        inputs, targets, index = (*parts, None)[:3]
         return inputs, targets, index
-    if not isinstance(item, Mapping):
-        raise ValueError(
-            "A batch must be (inputs, targets), (inputs, targets, index), or a mapping with labels; "
-            f"got {type(item).__name__}" + (f" of length {len(item)}." if hasattr(item, "__len__") else ".")
-        )
-    name = labels if labels is not None else next((usual for usual in LABELS if usual in item), None)
-    if name is None or name not in item:
-        looked = repr(name) if name is not None else " or ".join(map(repr, LABELS))
-        raise ValueError(
-            f"A batch that is a mapping must have its labels under {looked}; got {sorted(item)}. Set labels='…'."
-        )
-    if "inputs" in item:
-        return item["inputs"], item[name], item.get("index")
-    rest = selected(item, (name, "index"), names, whole)
-    if not rest:
-        wanted = "" if names is None else f" for the network's arguments ({', '.join(sorted(names))})"
-        raise ValueError(f"A batch that is a mapping must have tensors besides {name!r}{wanted}; got {sorted(item)}.")
-    return rest, item[name], item.get("index")
 
+    def inputs(self, item: Any) -> Any:
+        """The inputs of one item, with or without labels."""
+        if isinstance(item, Mapping):
+            if "inputs" in item:
+                return item["inputs"]
+            return self._selected(item, (*LABELS, "index")) or self._selected(item, ("index",))
+        if not isinstance(item, list | tuple):
+            return item
+        if isinstance(item[0], list | tuple):
+            return self.arguments(item[0])
+        return self.named(item[: self.needed]) if 1 < self.needed <= len(item) else item[0]
 
-def selected(
-    item: Mapping[str, Any], without: Collection[str], names: Collection[str] | None, whole: bool = False
-) -> dict[str, Any]:
-    """The tensors of a mapping that are arguments of the network: those with one of these ``names``.
+    def arguments(self, inputs: Sequence[Any]) -> Any:
+        """Several inputs as a mapping by name, or as one tuple if the network has a single argument."""
+        return tuple(inputs) if len(self.positions) == 1 < len(inputs) else self.named(inputs)
 
-    With ``whole``, a mapping without such names is the network's one argument, and all its tensors are kept.
-    """
-    rest = {k: v for k, v in item.items() if isinstance(v, Tensor) and k not in without}
-    wanted = rest if names is None else {k: v for k, v in rest.items() if k in names}
-    return wanted if wanted or not whole else rest
+    def named(self, inputs: Sequence[Any]) -> dict[str, Any]:
+        """Several inputs as a mapping, by the names of the arguments that take them."""
+        if len(inputs) > len(self.positions):
+            names = ", ".join(self.positions)
+            takes = f"takes {len(self.positions)}: {names}" if names else "does not name its arguments"
+            raise ValueError(
+                f"A batch holds {len(inputs)} inputs, but the network {takes}. Give batches (inputs, targets), with "
+                "one input for each argument of the network's forward method."
+            )
+        return dict(zip(self.positions, inputs, strict=False))
 
+    def _read_mapping(self, item: Mapping[str, Any]) -> tuple[Any, Any, Any]:
+        name = self.labels if self.labels is not None else next((usual for usual in LABELS if usual in item), None)
+        if name is None or name not in item:
+            looked = repr(name) if name is not None else " or ".join(map(repr, LABELS))
+            raise ValueError(
+                f"A batch that is a mapping must have its labels under {looked}; got {sorted(item)}. Set labels='…'."
+            )
+        inputs = item["inputs"] if "inputs" in item else self._selected(item, (name, "index"))
+        if isinstance(inputs, dict) and not inputs:
+            wanted = "" if self.names is None else f" for the network's arguments ({', '.join(sorted(self.names))})"
+            raise ValueError(
+                f"A batch that is a mapping must have tensors besides {name!r}{wanted}; got {sorted(item)}."
+            )
+        return inputs, item[name], item.get("index")
 
-def takes_mapping(positions: Sequence[str], needed: int) -> bool:
-    """Whether a network with these positional arguments may take a whole mapping as its one argument."""
-    return len(positions) > 0 and needed <= 1
+    def _selected(self, item: Mapping[str, Any], without: Sequence[str]) -> dict[str, Any]:
+        """The tensors of a mapping that are arguments of the network.
+
+        If none is, and the network may have one argument only, it takes the whole mapping.
+        """
+        rest = {k: v for k, v in item.items() if isinstance(v, Tensor) and k not in without}
+        wanted = rest if self.names is None else {k: v for k, v in rest.items() if k in self.names}
+        takes_mapping = bool(self.positions) and self.needed <= 1
+        return wanted if wanted or not takes_mapping else rest
 
 
 def check_batch(inputs: Any, targets: Any) -> None:

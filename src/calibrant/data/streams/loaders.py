@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import (
@@ -25,8 +26,8 @@ from torch.utils.data import (
 
 from calibrant.base.labels import check_labels
 from calibrant.data.streams.batch import Batch, Tensors, as_dtype, map_tensors
-from calibrant.data.streams.batch_formats import by_name, check_batch, takes_mapping, unpack
-from calibrant.data.streams.streams import Stream, mix
+from calibrant.data.streams.batch_formats import BatchFormat, check_batch
+from calibrant.data.streams.streams import Stream, TensorStream, as_tensors, is_pair, mix
 
 _SAMPLERS = (SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
 """Samplers that draw random numbers only when an epoch begins."""
@@ -38,7 +39,7 @@ class LoaderStream(Stream):
     A batch is ``(inputs, targets)``, ``(inputs, targets, index)``, a mapping with these keys, or a mapping with labels
     and the network's arguments by name, such as ``{"input_ids": …, "attention_mask": …, "labels": …}``. In the last
     case ``batch.inputs`` is the mapping without the labels and without ``"index"``. Entries that are not tensors are
-    left out.
+    left out. :class:`BatchFormat` describes further forms.
 
     Batches are kept until they are released, so that a backward sweep sees the same ones. Each batch is drawn with its
     own seed, so that a loader that shuffles or augments with torch's random numbers gives the same batches when a run
@@ -59,15 +60,8 @@ class LoaderStream(Stream):
         Device of the batches, and precision of floating-point inputs.
     hyper : dict of tensors
         Constants for the losses.
-    labels : str, optional
-        The name of the labels in a mapping. Default: the first of "labels", "label", "targets", "target" and "y".
-    names : collection of str, optional
-        The entries of a mapping that are arguments of the network; others are left out. Default: all tensors.
-    positions : sequence of str
-        Names of the network's positional arguments, the necessary ones first. They name the inputs of batches such as
-        ``(ids, mask, targets)`` and ``((ids, mask), targets)``. Default: batches have one input.
-    needed : int
-        Number of these arguments that the network needs.
+    batch_format : BatchFormat
+        The name of the labels in a mapping, and the arguments of the network.
     n_classes : int, optional
         Labels must be whole numbers from 0 to ``n_classes − 1``. They are checked before they reach a GPU, where a
         wrong label would end the process.
@@ -83,16 +77,12 @@ class LoaderStream(Stream):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         hyper: Tensors | None = None,
-        labels: str | None = None,
-        names: Collection[str] | None = None,
-        positions: Sequence[str] = (),
-        needed: int = 1,
+        batch_format: BatchFormat = BatchFormat(),  # noqa: B008
         n_classes: int | None = None,
         batches: int | None = None,
     ) -> None:
         self.loader, self.seed, self.device, self.dtype, self.hyper = loader, seed, device, dtype, dict(hyper or {})
-        self.labels, self.names, self.n_classes, self._given_batches = labels, names, n_classes, batches
-        self.positions, self.needed = positions, needed
+        self.batch_format, self.n_classes, self._given_batches = batch_format, n_classes, batches
         self._kept: dict[int, Batch] = {}
         self._next = self._released = 0
         self._iterator: Iterator[Any] | None = None
@@ -212,9 +202,7 @@ class LoaderStream(Stream):
         )
 
     def _unpack(self, item: Any) -> Batch:
-        item = by_name(item, self.positions, self.needed)
-        whole = takes_mapping(self.positions, self.needed)
-        inputs, targets, index = unpack(item, self.labels, self.names, whole)
+        inputs, targets, index = self.batch_format.read(item)
         check_batch(inputs, targets)
         if self.n_classes is not None:
             # Reading labels that are on a GPU waits for it, so there they are checked in the first epoch alone.
@@ -236,6 +224,36 @@ class LoaderStream(Stream):
         """Everything but the position in the present epoch; a copy starts at the first step."""
         state = self.__dict__ | {"_kept": {}, "_next": 0, "_released": 0}
         return state | {"_iterator": None, "_ahead": None, "_pool": None}
+
+
+def as_stream(
+    data: Any,
+    *,
+    batch_size: int | None = None,
+    seed: int = 0,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+    hyper: Tensors | None = None,
+) -> Stream:
+    """A stream from a stream, ``(inputs, targets)`` arrays or tensors, or a loader.
+
+    ``dtype`` is that of the network: inputs in another floating precision (NumPy's default is float64) are converted.
+    """
+    if isinstance(data, Stream):
+        if batch_size is not None or hyper:
+            raise ValueError("batch_size and hyper cannot be combined with a Stream; set them on the Stream.")
+        return data
+    hyper = map_tensors(lambda t: t.to(device), hyper or {})
+    if is_pair(data):
+        inputs, targets = as_tensors(data[0], device, dtype), as_tensors(data[1], device, None, "labels")
+        return TensorStream(inputs, targets, batch_size=batch_size, seed=seed, hyper=hyper)
+    # A tuple is a wrong pair, not a loader, although its parts look like batches.
+    if isinstance(data, Iterable) and not isinstance(data, str | bytes | Mapping | tuple | Tensor | np.ndarray):
+        if batch_size is not None:
+            raise ValueError("batch_size cannot be combined with a loader; set it on the loader.")
+        return LoaderStream(data, seed=seed, device=device, dtype=dtype, hyper=hyper)
+    kind = f"tuple of {', '.join(type(d).__name__ for d in data)}" if isinstance(data, tuple) else type(data).__name__
+    raise TypeError(f"Data must be two tensors or arrays (inputs, targets), a loader, or a Stream; got a {kind}.")
 
 
 class Indexed(Dataset):

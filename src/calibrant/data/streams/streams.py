@@ -7,7 +7,7 @@ saw, a resumed run continues where the first one stopped, and nothing random hap
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -169,46 +169,12 @@ class TensorStream(Stream):
         )
 
 
-def as_stream(
-    data: Any,
-    *,
-    batch_size: int | None = None,
-    seed: int = 0,
-    device: torch.device | str | None = None,
-    dtype: torch.dtype | None = None,
-    hyper: Tensors | None = None,
-    labels: str | None = None,
-) -> Stream:
-    """A stream from a stream, ``(inputs, targets)`` arrays or tensors, or a loader.
-
-    ``dtype`` is that of the network: inputs in another floating precision (NumPy's default is float64) are converted.
-    ``labels`` names the labels in the batches of a loader that gives mappings.
-    """
-    from calibrant.data.streams.loaders import LoaderStream
-
-    if isinstance(data, Stream):
-        if batch_size is not None or hyper:
-            raise ValueError("batch_size and hyper cannot be combined with a Stream; set them on the Stream.")
-        return data
-    hyper = map_tensors(lambda t: t.to(device), hyper or {})
-    if is_pair(data):
-        inputs, targets = as_tensors(data[0], device, dtype), as_tensors(data[1], device, None, "labels")
-        return TensorStream(inputs, targets, batch_size=batch_size, seed=seed, hyper=hyper)
-    # A tuple is a wrong pair, not a loader, although its parts look like batches.
-    if isinstance(data, Iterable) and not isinstance(data, str | bytes | Mapping | tuple | Tensor | np.ndarray):
-        if batch_size is not None:
-            raise ValueError("batch_size cannot be combined with a loader; set it on the loader.")
-        return LoaderStream(data, seed=seed, device=device, dtype=dtype, hyper=hyper, labels=labels)
-    kind = f"tuple of {', '.join(type(d).__name__ for d in data)}" if isinstance(data, tuple) else type(data).__name__
-    raise TypeError(f"Data must be two tensors or arrays (inputs, targets), a loader, or a Stream; got a {kind}.")
-
-
 def is_pair(data: Any, *, tuples: bool = False) -> bool:
-    """Whether data is ``(inputs, targets)`` in memory; inputs may be a mapping, or with ``tuples`` a tuple."""
+    """Whether data is ``(inputs, targets)`` in memory; inputs may be a mapping, or with ``tuples`` several tensors."""
     if not (isinstance(data, tuple | list) and len(data) == 2 and isinstance(data[1], Tensor | np.ndarray)):
         return False
     parts = list(data[0].values()) if isinstance(data[0], Mapping) else [data[0]]
-    if tuples and isinstance(data[0], tuple):
+    if tuples and isinstance(data[0], tuple | list):
         parts = list(data[0])
     return len(parts) > 0 and all(isinstance(part, Tensor | np.ndarray) for part in parts)
 

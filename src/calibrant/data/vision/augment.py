@@ -9,13 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from calibrant.base.settings import check_choice
 from calibrant.data.streams.batch import map_tensors, tensors_of
 
 
@@ -23,18 +22,16 @@ from calibrant.data.streams.batch import map_tensors, tensors_of
 class CropAndFlip:
     """A crop of the padded image at a random place, and a horizontal flip with probability ½.
 
-    Images are padded with zeros (black, before normalisation, as in the code that the second paper extends) or by
-    reflection. Crops have the size of the image. One gather operation crops all images of a batch.
+    Images are padded with zeros (black, before normalisation, as in the code that the second paper extends). Crops have
+    the size of the image. One gather operation crops all images of a batch.
     """
 
     pad: int = 4
     flip: bool = True
-    padding: Literal["zero", "reflect"] = "zero"
 
     def __post_init__(self) -> None:
         if self.pad < 0:
             raise ValueError(f"pad must be at least 0; got {self.pad}.")
-        check_choice("padding", self.padding, ("zero", "reflect"))
 
     def __call__(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
         count, _, height, width = inputs.shape
@@ -45,11 +42,7 @@ class CropAndFlip:
         if self.flip:
             flipped = torch.rand(count, 1, generator=generator, device=drawn_on).to(device) < 0.5
             columns = torch.where(flipped, columns.flip(1), columns)
-        if self.padding == "reflect":
-            rows, columns = _reflected(rows - self.pad, height), _reflected(columns - self.pad, width)
-            padded = inputs
-        else:
-            padded = F.pad(inputs, (self.pad,) * 4)
+        padded = F.pad(inputs, (self.pad,) * 4)
         samples = torch.arange(count, device=device)[:, None, None]
         return padded[samples, :, rows[:, :, None], columns[:, None, :]].permute(0, 3, 1, 2)
 
@@ -141,9 +134,3 @@ def _per_channel(values: Sequence[float], like: Tensor) -> Tensor:
     They are not kept between calls, so that a graph capture or a tracer cannot leave its own tensors behind.
     """
     return torch.cat([like.new_full((1, 1, 1), value) for value in values])
-
-
-def _reflected(position: Tensor, size: int) -> Tensor:
-    """Positions outside 0 … size − 1, reflected at the first and the last pixel."""
-    position = position.abs()
-    return torch.where(position >= size, 2 * (size - 1) - position, position)

@@ -150,8 +150,18 @@ class Mixture(Fitted):
         return torch.lerp(probs, torch.full_like(probs, 1 / probs.shape[1]), self.lapse) if self.lapse else probs
 
 
+class Following(Fitted):
+    """A classifier that changes the predictions of ``model``, a trained one."""
+
+    model: Fitted
+
+    @property
+    def networks(self) -> tuple[Any, ...]:  # type: ignore[override]
+        return self.model.networks
+
+
 @dataclass(frozen=True)
-class Recalibrated(Fitted):
+class Recalibrated(Following):
     """A trained model followed by a calibrator."""
 
     model: Fitted
@@ -161,10 +171,6 @@ class Recalibrated(Fitted):
 
     def probs(self, inputs: Any) -> Tensor:
         return torch.from_numpy(self.calibrator.predict_proba(self.model.logits(inputs).numpy()))
-
-    @property
-    def networks(self) -> tuple[Any, ...]:  # type: ignore[override]
-        return self.model.networks
 
 
 def begun(networks: Sequence[Any]) -> tuple[Any, ...]:

@@ -15,7 +15,6 @@ from torch.utils.data import Dataset
 from calibrant.base.inputs import shareable
 from calibrant.base.labels import check_labels
 from calibrant.data.streams.batch import as_dtype, map_tensors, tensors_of
-from calibrant.data.streams.batch_formats import arguments
 from calibrant.data.streams.loaders import LoaderStream
 from calibrant.data.streams.streams import (
     Augment,
@@ -27,7 +26,7 @@ from calibrant.data.streams.streams import (
     as_tensors,
     is_pair,
 )
-from calibrant.models.functional.network import accepted_names, positional_names
+from calibrant.models.functional.network import batch_format
 from calibrant.models.functional.user_modules import leading_parameter
 
 FULL_BATCH = 4096
@@ -321,8 +320,9 @@ class Loaded(Samples):
         settings: dict[str, Any] = dict(self.settings)
         loader = self.source
         if isinstance(loader, LoaderStream):
-            stream_settings = {"seed": loader.seed, "labels": loader.labels, "batches": loader.length}
-            settings, seed, loader = settings | stream_settings, loader.seed, loader.loader
+            form = replace(settings["batch_format"], labels=loader.batch_format.labels)
+            settings |= {"batch_format": form, "batches": loader.length}
+            seed, loader = loader.seed, loader.loader
         return LoaderStream(loader, **({"seed": seed, "hyper": hyper} | settings))
 
 
@@ -343,18 +343,19 @@ def as_part(data: Any, model: nn.Module, labels: str | None = None, name: str = 
         return Samples(inputs, targets, weights, augment=data.augment, prepare=data.prepare)
     if isinstance(data, tuple) and len(data) == 2:
         data = as_array(data[0], f"The inputs of {name}"), as_array(data[1], f"The labels of {name}")
-    data = _by_name(data, model)
     if is_pair(data, tuples=True):
         if len(data[1]) == 0:
             raise ValueError(f"{name} must hold at least one sample; got none.")
-        inputs = as_tensors(data[0], like.device, like.dtype, f"The inputs of {name}")
+        several = isinstance(data[0], tuple | list)
+        inputs = batch_format(model).arguments(data[0]) if several else data[0]
+        inputs = as_tensors(inputs, like.device, like.dtype, f"The inputs of {name}")
         return Samples(inputs, _labels(data[1], like.device, name))
     if not is_loader(data):
         raise TypeError(
             f"{name} must be (inputs, labels) as tensors or arrays, or a loader that can be iterated again, such as "
             f"torch's DataLoader; got {_kind(data)}."
         )
-    settings = (("device", like.device), ("dtype", like.dtype), ("labels", labels), *arguments_of(model).items())
+    settings = (("device", like.device), ("dtype", like.dtype), ("batch_format", batch_format(model, labels)))
     empty = Loaded(torch.empty(0, device="cpu"), torch.empty(0, device="cpu"), source=data, settings=settings)
     try:
         first = empty._stream(0).batch(0)
@@ -392,20 +393,6 @@ def is_loader(data: Any) -> bool:
     if isinstance(data, LoaderStream):
         return True
     return isinstance(data, Iterable) and not isinstance(data, _NOT_LOADERS)
-
-
-def arguments_of(model: nn.Module) -> dict[str, Any]:
-    """The properties of a network's forward method that a stream needs to name the inputs of a batch."""
-    positions, needed = positional_names(model)
-    return {"names": accepted_names(model), "positions": positions, "needed": needed}
-
-
-def _by_name(data: Any, model: nn.Module) -> Any:
-    """Replace the tuple of inputs in ``((ids, mask), labels)`` by a mapping; return other data unchanged."""
-    several = isinstance(data, tuple | list) and len(data) == 2 and isinstance(data[0], tuple | list)
-    if not several or not all(isinstance(part, Tensor | np.ndarray) for part in (*data[0], data[1])):
-        return data
-    return arguments(data[0], positional_names(model)[0]), data[1]
 
 
 def checked(part: Samples, n_classes: int, name: str = "train") -> Samples:

@@ -23,14 +23,13 @@ from calibrant.base.inputs import shareable
 from calibrant.base.warning import warn
 from calibrant.bilevel import LogitMap, Solution
 from calibrant.data.streams.batch import as_dtype, map_tensors, tensors_of
-from calibrant.data.streams.batch_formats import LABELS, arguments, named, selected, takes_mapping
 from calibrant.data.streams.streams import as_array
 from calibrant.methods.confidence import Mapped
 from calibrant.methods.core.results import Fitted, Mixture, Recalibrated
 from calibrant.methods.core.samples import is_loader
 from calibrant.methods.fit.checks import processing
 from calibrant.methods.fit.plain_module import Form, plain_module, temperature_of
-from calibrant.models.functional.network import accepted_names, call, logits_of, positional_names
+from calibrant.models.functional.network import batch_format, call, logits_of
 from calibrant.models.functional.user_modules import check_module, copied, leading_parameter, unwrapped
 from calibrant.posthoc.persistence import build_calibrator, calibrator_parts
 
@@ -127,17 +126,17 @@ class Trained(Fitted):
 
     def _pieces(self, inputs: Any) -> Iterator[Any]:
         """Inputs in the form that the network accepts: a few thousand samples at a time, or the batches of a loader."""
-        inputs = as_array(inputs)
+        inputs, form = as_array(inputs), batch_format(self.modules[0])
         if is_loader(inputs):
             _warn_if_shuffled(inputs)
             any_batch = False
             for item in inputs:
                 any_batch = True
-                yield self._inputs_of(item)
+                yield form.inputs(item)
             if not any_batch:
                 raise ValueError("The loader must yield at least one batch; got none, so there is nothing to predict.")
             return
-        arrays = as_arrays(self._named(inputs))
+        arrays = as_arrays(form.arguments(inputs) if isinstance(inputs, tuple | list) else inputs)
         if not tensors_of(arrays):
             raise TypeError(
                 "inputs must be a tensor, an array, a mapping or tuple of them, or a loader; got a "
@@ -146,27 +145,6 @@ class Trained(Fitted):
         for start in range(0, max(len(tensors_of(arrays)[0]), 1), ROWS):
             rows = slice(start, start + ROWS)
             yield map_tensors(itemgetter(rows), arrays)
-
-    def _named(self, inputs: Any) -> Any:
-        several = isinstance(inputs, tuple | list)
-        return arguments(inputs, positional_names(self.modules[0])[0]) if several else inputs
-
-    def _inputs_of(self, item: Any) -> Any:
-        """The inputs of one batch, with or without labels."""
-        if isinstance(item, Mapping):
-            if "inputs" in item:
-                return item["inputs"]
-            names, whole = accepted_names(self.modules[0]), takes_mapping(*positional_names(self.modules[0]))
-            return selected(item, (*LABELS, "index"), names, whole) or selected(item, ("index",), names, whole)
-        if not isinstance(item, tuple | list):
-            return item
-        inputs = item[0]
-        positions, needed = positional_names(self.modules[0])
-        if isinstance(inputs, tuple | list):
-            return arguments(inputs, positions)
-        if needed > 1 and len(item) >= needed:
-            return named(item[:needed], positions)
-        return inputs
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from calibrant.data.streams.batch import Tensors, map_tensors
+from calibrant.data.streams.batch_formats import BatchFormat
 from calibrant.models.functional.pure_layers import PureNorm
 
 if TYPE_CHECKING:
@@ -60,6 +61,11 @@ def positional_names(module: nn.Module) -> tuple[tuple[str, ...], int]:
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     taken = [p for p in _parameters(module) if p.kind in kinds]
     return tuple(p.name for p in taken), sum(p.default is inspect.Parameter.empty for p in taken)
+
+
+def batch_format(module: nn.Module, labels: str | None = None) -> BatchFormat:
+    """How the items of a loader give the arguments of a module; ``labels`` is the name of the labels in a mapping."""
+    return BatchFormat(labels, accepted_names(module), *positional_names(module))
 
 
 def takes_by_name(module: nn.Module, names: Iterable[str]) -> bool:

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.data.columns import Notation, set_of
+from calibrant.data.columns import Notation
 from calibrant.data.columns.hints import looks_like
+from calibrant.data.columns.values import set_of
 from calibrant.report.evaluation.arrays import first_row, read_file, read_label_file
 from calibrant.report.evaluation.probabilities import check_logit_values, check_values
 
