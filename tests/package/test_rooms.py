@@ -41,7 +41,7 @@ CEILINGS = {
     "bilevel": 5_100,
     "cli": 550,
     "data": 2_800,
-    "estimators": 1_550,
+    "estimators": 1_500,
     "export": 400,
     "integrations": 300,
     "losses": 550,
