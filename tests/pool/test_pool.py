@@ -82,7 +82,7 @@ def test_labels_that_are_wrong_at_random_become_a_lapse(wrong):
 
 @pytest.mark.parametrize("name", ["spread", "bias_spread", "lapse_spread"])
 def test_the_width_of_each_prior_counts(name):
-    log_probs = members(100)
+    log_probs = members(100, scale=6.0)
     labels = drawn(pooled(log_probs, np.array([0.9, 0.4, 0.1]), np.array([0.4, -0.1, -0.3]), 0.3))
     widths = {"spread": 0.5, "bias_spread": 0.5, "lapse_spread": 2.0}
     expected, found = fit_pool(log_probs, labels), fit_pool(log_probs, labels, **widths)
