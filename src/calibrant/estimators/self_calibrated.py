@@ -227,9 +227,8 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
     def _train(self, task: Task, callbacks: Sequence[Callback]) -> Fitted:
         runs = Runs()
         fitted = super()._train(task, [runs, *callbacks])
-        self.history_ = mean_over_networks(
-            runs.each[0 if fitted.extras["candidate"] == "pooled" else len(runs.each) // 2]
-        )
+        first_of_candidate = 0 if fitted.extras["candidate"] == "pooled" else len(runs.each) // 2
+        self.history_ = mean_over_networks(runs.each[first_of_candidate])
         return fitted
 
     def _keep(self, fitted: Fitted, samples: Samples) -> None:
@@ -256,7 +255,7 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
 
 
 class Runs(Callback):
-    """A callback that keeps one :class:`calibrant.bilevel.History` per run, in order; a checkpoint has the last one."""
+    """A callback that keeps one :class:`calibrant.bilevel.History` per run, in order."""
 
     def __init__(self) -> None:
         self.each: list[History] = []
@@ -267,12 +266,6 @@ class Runs(Callback):
 
     def on_step(self, run: Run) -> None:
         self.each[-1].on_step(run)
-
-    def state_dict(self) -> dict[str, Any]:
-        return self.each[-1].state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.each[-1].load_state_dict(state)
 
 
 def mean_over_networks(history: History) -> dict[str, np.ndarray]:
