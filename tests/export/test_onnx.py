@@ -29,7 +29,7 @@ from calibrant.pool.linear_member import Line, Linear
 from calibrant.pool.pool import Pool
 from calibrant.pool.pool_members import Rows
 from tests.methods.test_confidence_map import moved
-from tests.saved.test_samples import HERE, load
+from tests.base.test_samples import HERE, load
 
 QUICK = {"epochs": 10, "learning_rate": 0.05, "random_state": 0}
 

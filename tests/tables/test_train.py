@@ -17,7 +17,6 @@ from typer.testing import CliRunner
 
 from calibrant import evaluate
 from calibrant.base.locks import try_lock
-from calibrant.base.words import count, duration, listed
 from calibrant.cli import commands
 from calibrant.data import TableEncoder
 from calibrant.data.columns.encoder import EncodedTable
@@ -566,9 +565,3 @@ def test_text_without_words_in_common_is_left_out(quick, table, tmp_path):
     done = invoke("train", table, "--target", "left?", "--out", tmp_path / "out", "--text", "always")
     assert done.exit_code == 0, done.output
     assert "Left out: always (no words in common)." in done.stderr
-
-
-def test_words():
-    assert (count(1, "row"), count(2000, "row")) == ("1 row", "2,000 rows")
-    assert listed(range(5), 3) == "0, 1, 2 and 2 more"
-    assert duration(90) == "1 min 30 s"
