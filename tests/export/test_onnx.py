@@ -28,8 +28,8 @@ from calibrant.pool.extra_trees import ExtraTrees
 from calibrant.pool.linear_member import Line, Linear
 from calibrant.pool.pool import Pool
 from calibrant.pool.pool_members import Rows
-from tests.methods.test_confidence_map import moved
 from tests.base.test_samples import HERE, load
+from tests.methods.test_confidence_map import moved
 
 QUICK = {"epochs": 10, "learning_rate": 0.05, "random_state": 0}
 
