@@ -2,34 +2,75 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import argparse
+import importlib
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
-import typer
-
+from calibrant.base.words import duration
 from calibrant.cli.entry import escape_missing_characters
-from studies.cli.bench import bench
-from studies.cli.reproduce import reproduce
-from studies.cli.search import ablate, sweep
-from studies.cli.shell import StudySentences
+from studies.common.commands import COMMANDS
+from studies.common.options import add_options
 
-app = typer.Typer(
-    cls=StudySentences,
-    help="Reproduce the results of two papers, and compare the methods of Calibrant with others.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-for _group, _name in ((reproduce, "reproduce"), (sweep, "sweep"), (ablate, "ablate"), (bench, "bench")):
-    # Without a callback, Typer would drop the command's name in a group that has a single command.
-    _group.callback()(lambda: None)
-    app.add_typer(_group, name=_name, no_args_is_help=True)
+PROGRAM = "python -m studies"
+EXPECTED = (ValueError, ImportError, OSError)
+"""The user can fix wrong values, files and missing packages; a sentence helps more than a traceback."""
+BESIDE_FROM = {"source", "out", "export", "dry_run"}
+"""Options that can be combined with --from."""
 
 
-@app.callback()
-def _top(debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of every error.")] = False) -> None:
-    pass
+def parse(words: Sequence[str]) -> tuple[Any, dict[str, Any]]:
+    """The study that a command line names, and the options that it gives."""
+    top = argparse.ArgumentParser(
+        prog=PROGRAM,
+        description="Reproduce the results of two papers, and compare the methods of Calibrant with others.",
+        epilog=f"Commands: {', '.join(COMMANDS)}. Each has its own --help.",
+    )
+    top.add_argument("command", choices=list(COMMANDS), metavar="COMMAND")
+    name = top.parse_args([" ".join(words[:2])] if words else ["--help"]).command
+    study = getattr(importlib.import_module(COMMANDS[name].module), COMMANDS[name].study)
+    parser = argparse.ArgumentParser(
+        prog=f"{PROGRAM} {name}", description=study.plan.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    names = add_options(parser, study.arguments())
+    given = vars(parser.parse_args(words[2:]))
+    if "source" in given and (idle := sorted(given.keys() - BESIDE_FROM)) and "dry_run" not in given:
+        parser.error(
+            f"{' and '.join(names[option] for option in idle)} cannot be combined with --from, which makes the report "
+            "from an existing result file. Leave it out, or leave out --from."
+        )
+    return study, given
+
+
+def main(words: Sequence[str]) -> int:
+    """Run a command, and print the path of its report or the text that it returns."""
+    debug, words = "--debug" in words, [word for word in words if word != "--debug"]
+    begin = time.perf_counter()
+    try:
+        study, given = parse(words)
+        from calibrant.report import require
+
+        require()
+        with warnings.catch_warnings():
+            warnings.showwarning = lambda message, *_, **__: print(f"Note: {message}", file=sys.stderr)
+            result = study.run(**given)
+    except KeyboardInterrupt:
+        print("Interrupted. Run the same command again to continue.", file=sys.stderr)
+        return 130
+    except EXPECTED as error:
+        if debug:
+            raise
+        print(f"studies: {' '.join(str(error).split()) or type(error).__name__}", file=sys.stderr)
+        return 1
+    print(f"Written: {result}" if isinstance(result, Path) else result)
+    print(f"Done in {duration(time.perf_counter() - begin)}.", file=sys.stderr)
+    return 0
 
 
 if __name__ == "__main__":
     escape_missing_characters()
-    app(prog_name="python -m studies")
+    sys.exit(main(sys.argv[1:]))

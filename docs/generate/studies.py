@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from docs.generate.stored import RESULTS
-from studies.common.contents import read_own
 from studies.hostile import docs as hostile
-from studies.hostile.study import NAME, arrange
+from studies.hostile.study import STUDY as HOSTILE
 from studies.meta_reg import docs as meta_reg
-from studies.meta_reg.study import read_all
+from studies.meta_reg.study import STUDY as META_REG
 
 
 def meta_regularisation() -> str:
     """What ``python -m studies.meta_reg.docs`` writes."""
-    return meta_reg.results_section(read_all(meta_reg.result_files(RESULTS)))
+    return meta_reg.results_section(META_REG.read(meta_reg.result_files(RESULTS)))
 
 
 def difficult_data() -> str:
     """What ``python -m studies.hostile.docs`` writes."""
-    return hostile.results_section(read_own(RESULTS / "hostile.json", NAME, arrange))
+    return hostile.results_section(HOSTILE.read([RESULTS / "hostile.json"]))
 
 
 SECTIONS = {

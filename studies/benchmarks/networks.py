@@ -31,7 +31,7 @@ from calibrant.bilevel import (
 from calibrant.bilevel.running.outer_step import outer_step
 from calibrant.data import TensorStream
 from calibrant.data.vision import CropAndFlip, Normalise
-from calibrant.models import resnet18
+from calibrant.models import resnet18, small_cnn
 from studies.benchmarks.harness import Record, record
 
 AUGMENT, NORMALISE = CropAndFlip(), Normalise((0.5,) * 3, (0.25,) * 3)
@@ -75,13 +75,21 @@ def torch_loop(
     return train
 
 
-def engine_loop(outer: str, hypergradient: Any, inputs: Tensor, labels: Tensor, size: int, **settings: Any) -> Callable:
+def engine_loop(
+    outer: str,
+    hypergradient: Any,
+    inputs: Tensor,
+    labels: Tensor,
+    size: int,
+    build: Callable[[int], Any] = resnet18,
+    **settings: Any,
+) -> Callable[[int], None]:
     """The same on the engine, with outer variables and a hypergradient."""
-    model, cut = resnet18(10).to(inputs.device), len(inputs) * 4 // 5
+    model, cut = build(10).to(inputs.device), len(inputs) * 4 // 5
     stream = {"prepare": NORMALISE, "drop_last": True}
     train = TensorStream(inputs[:cut], labels[:cut], batch_size=size, augment=AUGMENT, **stream)
     val = TensorStream(inputs[cut:], labels[cut:], batch_size=size, **stream)
-    variables = {"none": None, "gamma": GammaNet(512, 10), "weights": SampleWeights(cut)}[outer]
+    variables = {"none": None, "gamma": GammaNet(model.fc.in_features, 10), "weights": SampleWeights(cut)}[outer]
     loss = {"inner_loss": FocalWithGamma()} if outer == "gamma" else {}
     compile = settings.pop("compile", None)
     problem = Bilevel(model, variables, train=train, val=val if variables else None, **loss, **settings)
@@ -97,15 +105,16 @@ def engine_loop(outer: str, hypergradient: Any, inputs: Tensor, labels: Tensor, 
 
 
 def side_by_side(jobs: dict[str, Callable[[int], None]], steps: int, repeats: int, gpu: bool) -> dict[str, float]:
-    """Return the median seconds of a step; the jobs take turns."""
+    """Return the median seconds of a step, of the processor or of the GPU; the jobs take turns."""
     seconds: dict[str, list[float]] = {name: [] for name in jobs}
     for _ in range(repeats):
         for name, job in jobs.items():
-            begin = time.perf_counter()
+            clock = time.perf_counter if gpu else time.process_time
+            begin = clock()
             job(steps)
             if gpu:
                 torch.cuda.synchronize()
-            seconds[name].append((time.perf_counter() - begin) / steps)
+            seconds[name].append((clock() - begin) / steps)
     return {name: statistics.median(values) for name, values in seconds.items()}
 
 
@@ -126,6 +135,34 @@ def on_cpu(size: int = 128, repeats: int = 5) -> list[Record]:
             1.10,
             milliseconds={k: round(1000 * s, 1) for k, s in seconds.items()},
             threads=torch.get_num_threads(),
+        )
+    ]
+
+
+def lookahead_on_cpu(size: int = 128, steps: int = 20, repeats: int = 15) -> list[Record]:
+    """Measure a look-ahead step of the head before every step of a small network, in one thread."""
+
+    def build(classes: int) -> nn.Module:
+        return small_cnn(classes, channels=3)
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    inputs, labels = images(10 * size, "cpu")
+    jobs = {
+        "torch": torch_loop(build(10), inputs, labels, size, gpu=False),
+        "plain": engine_loop("none", Plain(1), inputs, labels, size, build),
+        "one step, head": engine_loop("gamma", OneStep(1, scope="head"), inputs, labels, size, build),
+    }
+    for job in jobs.values():
+        job(3)
+    seconds = side_by_side(jobs, steps, repeats, gpu=False)
+    torch.set_num_threads(threads)
+    return [
+        record(
+            f"small CNN, batch {size}, one processor thread, one step, head, every step, per step / torch",
+            seconds["one step, head"] / seconds["torch"],
+            1.4,
+            milliseconds={k: round(1000 * s, 2) for k, s in seconds.items()},
         )
     ]
 
@@ -194,4 +231,4 @@ def on_gpu(size: int = 256, steps: int = 160, repeats: int = 5, leave_out: Seque
 
 
 def run() -> list[Record]:
-    return on_gpu() or on_cpu()
+    return on_gpu() or [*on_cpu(), *lookahead_on_cpu()]

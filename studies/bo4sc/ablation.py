@@ -3,84 +3,143 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Annotated, Any
 
-from calibrant.base.atomic_write import write_text_whole
-from calibrant.report import Results
-from studies.bo4sc.ablation_page import tell
-from studies.bo4sc.plain_descent import choose_sgd, sgd_search, stored_sgd
-from studies.bo4sc.variants import SGD, measure, variants
-from studies.common.command import export, open_store, usable_folder
-from studies.common.contents import in_order, position, read_own
-from studies.common.dry_run import LISTING
+import numpy as np
+
+from calibrant.metrics import mean_interval
+from calibrant.report import Column, Report, Results, by_seed
+from calibrant.report.results import Record
+from studies.bo4sc.variants import OURS, SGD, SGD_STEPS, STORY, measure, variants
+from studies.common.options import Device, Jobs, Option, Seeds, Sets
 from studies.common.records import resolve_device
-from studies.common.shared import SEEDS, made
-from studies.common.synthetic import Plan, run_plan
-from studies.sets import SETS
+from studies.common.shared import SEEDS, checked_sets, failures, foot
+from studies.common.study import Plan, Study
+from studies.common.synthetic import synthetic_plan
+from studies.common.verdicts import UNMEASURED, shared_difference
 
-NAME = "bo4sc-ablation"
 
-
-def run(
+def plan(
     *,
-    seeds: int = SEEDS,
-    out: str | Path = "out/bo4sc-ablation",
-    device: str = "auto",
-    sets: Sequence[str] = tuple(SETS),
-    only: Sequence[str] | None = None,
-    source: str | Path | None = None,
-    jobs: int | None = None,
-    fresh: bool = False,
-) -> Path:
-    """Train and measure every variant; returns the path of the report.
-
-    ``only`` names the variants to run (default: all). ``bo4sc`` always runs, because the others are compared with it.
-    ``source`` is a result file or a store of this experiment; the report is made from it without training. ``jobs`` and
-    ``fresh`` are those of :func:`studies.bo4sc.reproduce`.
-    """
-    if source is not None:
-        return write_report(Path(source), usable_folder(out))
-    where = resolve_device(device)
-    wanted = [v for v in variants() if only is None or v.name in {*only, "bo4sc"}]
-    unknown = sorted(set(only or ()) - {v.name for v in wanted})
-    if unknown:
-        raise ValueError(
-            f"only must name variants among {', '.join(v.name for v in variants())}; got {', '.join(unknown)}."
-        )
-    store = open_store(out, NAME, device=where)
-    config: dict[str, Any] = {"experiment": NAME, "seeds": list(range(seeds)), "sets": list(sets)}
+    seeds: Seeds = SEEDS,
+    device: Device = "auto",
+    sets: Sets = None,
+    only: Annotated[
+        Sequence[str] | None, Option("Names of variants; default: all. bo4sc always runs, for comparison.")
+    ] = None,
+    jobs: Jobs = None,
+) -> Plan:
+    """Compare variants of BO4SC (hypergradient, outer loss, weights, outer variables) and of self-calibrated."""
+    every, sets = variants(), checked_sets(sets)
+    if unknown := sorted(set(only or ()) - {v.name for v in every}):
+        raise ValueError(f"only must name variants among {', '.join(v.name for v in every)}; got {', '.join(unknown)}.")
+    wanted = [v for v in every if only is None or v.name in {*only, "bo4sc"}]
+    config: dict[str, Any] = {"seeds": list(range(seeds)), "sets": sets}
     if any(v.name == SGD for v in wanted):
-        config["inner_sgd"] = found = stored_sgd(store, sets) or (
-            {} if LISTING.get() else choose_sgd(sets, device=where)
-        )
-        wanted = [replace(v, method=replace(v.method, **found)) if v.name == SGD else v for v in wanted]
+        config["inner_sgd"] = SGD_STEPS
     config["variants"] = {v.name: dataclasses.asdict(v.method) for v in wanted}
-    config |= {"sgd_search": sgd_search(sets), "device": str(where), **made()}
-    plan = Plan({(dataset, v.name): v.method for v in wanted for dataset in sets}, range(seeds))
-    run_plan(store, plan, config, measure, device=where, jobs=jobs, fresh=fresh)
-    return write_report(export(store, arrange), store.folder)
+    methods = {(dataset, v.name): v.method for v in wanted for dataset in sets}
+    return synthetic_plan(methods, range(seeds), measure, config, device=resolve_device(device), jobs=jobs)
 
 
-def arrange(results: Results) -> Results:
-    """Sort records by variant and set, and list the seeds and variants that were run."""
-    names = [v.name for v in variants()]
-    order = position(names, results.config["sets"])
-    records = in_order(results.records, lambda r: (order.get(r["method"]), order.get(r["dataset"]), r["seed"]))
-    known = results.config["variants"]
-    told = {
-        "seeds": sorted({record["seed"] for record in records}),
-        "variants": {name: known[name] for name in dict.fromkeys(r["method"] for r in records) if name in known},
-    }
-    return results._replace(config=results.config | told, records=records)
+def extend(config: Mapping[str, Any], records: list[Record]) -> dict[str, Any]:
+    """The seeds and the variants of the records."""
+    known, run = config["variants"], dict.fromkeys(record["method"] for record in records)
+    seeds = sorted({record["seed"] for record in records})
+    return {"seeds": seeds, "variants": {name: known[name] for name in run if name in known}}
 
 
-def write_report(results: Path, out: Path) -> Path:
-    """Write ``report.html`` and ``report.md`` from a result file or a store, and print the latter."""
-    report = tell(read_own(results, NAME, arrange))
-    page, text = report.write(out), report.to_markdown()
-    write_text_whole(out / "report.md", text + "\n")
-    print(text)
-    return page
+WEIGHTS = dict(
+    zip(
+        STORY,
+        (
+            Column("wrong, w < ½", digits=2),
+            Column("right, w > ½", digits=2),
+            Column("ρ(w, P(y|x))", digits=2),
+            Column("AUROC of 1 − w", digits=2),
+        ),
+        strict=True,
+    )
+)
+METRICS = {
+    "ece15": Column("ECE-15", "low", 4),
+    "true_ece": Column("true ECE", "low", 4),
+    "nll": Column("NLL", "low", 4),
+    "accuracy": Column("accuracy", "high", 4),
+}
+
+
+def tell(results: Results) -> Report:
+    """Build the report."""
+    records, config = results.records, results.config
+    sets, names = config["sets"], list(config["variants"])
+    group = {r["method"]: r["group"] for r in records}
+    report = Report(
+        "BO4SC: what each choice is worth",
+        f"{len(config['seeds'])} seeds, last epoch, mean and 95 % interval. The name of a variant says how it differs "
+        "from bo4sc or from self-calibrated, and Δ is the paired difference from that method. Some variants only "
+        "combine trained networks differently; their calibration step is not fitted again. Two variants change more "
+        "than their names say. The restart has longer inner loops and fewer outer steps. “Without refit” is one "
+        "network trained on the training part alone, without folds and without a search for label noise.",
+    )
+    if "inner_sgd" in config:
+        steps = config["inner_sgd"]
+        report.text(
+            f"The variant with plain gradient descent as inner optimiser has learning rate {steps['learning_rate']:g} "
+            f"and η_w = {steps['outer_learning_rate']:g}. These were chosen once for all sets, on validation data of 2 "
+            "seeds that are not reported."
+        )
+
+    def table(values: Callable[[str, str], dict[Any, float]]) -> None:
+        rows = []
+        for name in names:
+            own = {metric: values(name, metric) for metric in METRICS}
+            other = OURS if group[name] == OURS and OURS in names else "bo4sc"
+            gaps = [shared_difference(own[m], values(other, m)) for m in ("true_ece", "nll")]
+            found = [*(mean_interval(v.values()) if v else UNMEASURED for v in own.values()), *gaps]
+            # A failed training has no mean; its row stays empty.
+            rows.append([name, group[name], *(None if np.isnan(e.value) else e for e in found)])
+        heads = [*METRICS.values(), Column("Δ true ECE", digits=4), Column("Δ NLL", digits=4)]
+        report.table(["variant", "what", *heads], rows)
+
+    def on(dataset: str) -> Callable[[str, str], dict[Any, float]]:
+        return lambda name, metric: by_seed(records, metric, dataset=dataset, method=name)
+
+    def over_sets(name: str, metric: str) -> dict[Any, float]:
+        each = [on(dataset)(name, metric) for dataset in sets]
+        whole = [seed for seed in each[0] if all(seed in v for v in each)]
+        return {s: float(np.mean([np.nan if v[s] is None else v[s] for v in each])) for s in whole}
+
+    report.section("All sets", "For each seed, the mean over the sets.")
+    table(over_sets)
+    for dataset in sets:
+        report.section(dataset)
+        table(on(dataset))
+    report.section(
+        "Weights and noise",
+        "The share of misclassified training samples with w < 0.5, and of correct ones with w > 0.5; the rank "
+        "correlation of a sample's weight with the exact probability of its label; the AUROC of low weights for "
+        "finding labels that differ from the Bayes classifier's. Means over all sets and seeds with a value.",
+    )
+    rows = [[name, *(_mean(r[key] for r in records if r["method"] == name) for key in STORY)] for name in names]
+    report.table(["variant", *WEIGHTS.values()], [row for row in rows if row[1] is not None])
+    failures(report, records, "Their rows are empty.")
+    foot(report, results, hidden=("sgd_search",))
+    return report
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return float(np.mean(known)) if known else None
+
+
+STUDY = Study(
+    "bo4sc-ablation",
+    axes=("dataset", "method", "seed"),
+    plan=plan,
+    order=lambda config: {"method": [v.name for v in variants()], "dataset": config["sets"], "seed": None},
+    extend=extend,
+    report=lambda results, path: tell(results),
+    needed=("sets", "variants", "seeds"),
+)

@@ -18,22 +18,23 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
 
 from calibrant.base.atomic_write import write_text_whole
 from calibrant.methods import BO4SC
 from calibrant.metrics import mean_interval
 from calibrant.report import Column, Report, Results
+from calibrant.report.results import Record
 from studies.bo4sc.search import FIRST_SEED, HELD_OUT, Search, arguments
-from studies.common.command import begin, export, open_store, tell_user, usable_folder
-from studies.common.contents import in_order, position, read_own
 from studies.common.jobs import run_jobs
 from studies.common.keys import Key, make_key
+from studies.common.options import Device, Jobs, Option, Sets
 from studies.common.records import resolve_device, shape_of
 from studies.common.runs import Planned, populations
-from studies.common.shared import checked_sets, foot, made
+from studies.common.shared import checked_sets, foot
+from studies.common.store import Store
+from studies.common.study import Plan, Study, tell_user
 
-NAME = "bo4sc-grid"
 GRID: dict[str, tuple[float, ...]] = {
     "steps": (1, 5, 10, 20),
     "outer_learning_rate": (300.0, 1000.0, 3000.0, 10000.0),
@@ -48,41 +49,50 @@ MANY = 500
 """Warn about larger grids on a CPU, where a hundred networks take a few minutes."""
 
 
-def run(
+def plan(
     *,
-    grid: Mapping[str, Sequence[float]] | None = None,
-    seeds: int = 3,
-    out: str | Path = "out/bo4sc-grid",
-    device: str = "auto",
-    sets: Sequence[str] | None = None,
-    criterion: str = "bce",
-    write: bool = True,
-    source: str | Path | None = None,
-    jobs: int | None = None,
-    fresh: bool = False,
-) -> Path:
-    """Search the grid; returns the path of the report.
+    steps: Annotated[Sequence[int] | None, Option("T, inner steps per hypergradient.", least=1)] = None,
+    outer_learning_rate: Annotated[
+        Sequence[float] | None, Option("η_w, of the sample weights.", names=("--outer-learning-rate", "--weight-lr"))
+    ] = None,
+    alpha: Annotated[Sequence[float] | None, Option("α of the smooth maximum.")] = None,
+    width: Annotated[Sequence[int] | None, Option("Hidden units per layer.", least=1)] = None,
+    epochs: Annotated[Sequence[int] | None, Option("Training epochs.", least=1)] = None,
+    learning_rate: Annotated[
+        Sequence[float] | None, Option("η_θ, of the network.", names=("--learning-rate", "--lr"))
+    ] = None,
+    sets: Sets = None,
+    criterion: Annotated[
+        str,
+        Option(
+            "Score that the chosen setting minimises, on points that do not move the weights.",
+            choices=("bce", "nll", "ece10"),
+        ),
+    ] = "bce",
+    seeds: Annotated[int, Option("Number of seeds, starting at 10,000.", least=1)] = 3,
+    device: Device = "auto",
+    jobs: Jobs = None,
+) -> Plan:
+    """Run the grid search of Sanguin et al. 2024 over all combinations of the given values.
 
-    Parameters
-    ----------
-    grid : mapping to lists from ``steps`` (T), ``outer_learning_rate`` (η_w), ``alpha`` (α), ``width``, ``epochs`` and
-        ``learning_rate`` (η_θ); names that are not given keep their values in ``GRID``
-    seeds : the number of seeds, starting at 10,000
-    sets : names of synthetic sets; default: all five
-    criterion : the score that the chosen setting minimises: "bce", "nll" or "ece10"
-    write : whether to write ``settings.json``, with the chosen arguments of :class:`calibrant.methods.BO4SC` and their
-        origin
-    source : a result file or a store of this search; report and settings are made from it without training
-    jobs : the number of processes that train at the same time; default: the surrounding joblib configuration
-    fresh : train the settings again that the store already holds
+    Each option takes several values, such as `--steps 5 10 20`. Options that are not given keep the default grid, which
+    needs a GPU. The chosen settings are written to settings.json (also with --from), for
+    `python -m studies reproduce bo4sc --settings`.
 
     The default grid has 1,728 settings, but only 432 are trained, because longer trainings include the shorter ones.
-    With five sets and three seeds these are 6,480 networks in 36 populations, which need a GPU. On a CPU, use short
-    lists.
+    With five sets and three seeds these are 6,480 networks in 36 populations. On a CPU, use short lists.
     """
-    if source is not None:
-        return write_report(Path(source), usable_folder(out), settings=write)
-    values, where, sets = complete(grid or {}), resolve_device(device), checked_sets(sets)
+    values = complete(
+        {
+            "steps": steps,
+            "outer_learning_rate": outer_learning_rate,
+            "alpha": alpha,
+            "width": width,
+            "epochs": epochs,
+            "learning_rate": learning_rate,
+        }
+    )
+    where, sets = resolve_device(device), checked_sets(sets)
     if criterion not in CRITERIA:
         raise ValueError(f"criterion must be one of {', '.join(CRITERIA)}; got {criterion!r}.")
     count = networks(values, sets=len(sets), seeds=seeds)
@@ -91,21 +101,20 @@ def run(
             f"This grid has {count:,} networks of up to {int(max(values['epochs'])):,} epochs, which take hours or "
             "days on a CPU. Give shorter lists, fewer seeds or fewer sets, or use a GPU."
         )
-    store = open_store(out, NAME, device=where)
     config = {
-        "experiment": NAME,
         "sets": sets,
         "seeds": [FIRST_SEED + k for k in range(seeds)],
         "criterion": criterion,
         "held_out": HELD_OUT,
         "accuracy_tolerance": TOLERANCE,
         "device": str(where),
-        **made(),
     }
+
+    def make(store: Store, missing: list[Key]) -> None:
+        run_jobs(store, missing, beside=[[Search(tuple(own), seeds, where)] for own in alike(missing)], workers=jobs)
+
     keys = [key_of(seeds, fields) for fields in settings_of(values, sets)]
-    missing = begin(store, config, keys, expected=lambda line: key_of(seeds, line["key"]), fresh=fresh)
-    run_jobs(store, missing, beside=[[Search(tuple(own), seeds, where)] for own in alike(missing)], workers=jobs)
-    return write_report(export(store, arrange), store.folder, settings=write)
+    return Plan(keys, config, make, expected=lambda line: key_of(seeds, line["key"]))
 
 
 def settings_of(grid: Mapping[str, Sequence[float]], sets: Sequence[str]) -> list[dict[str, Any]]:
@@ -128,30 +137,20 @@ def alike(keys: Sequence[Key]) -> list[list[Key]]:
     return [[key for key, _ in group] for group in groups.values()]
 
 
-def arrange(results: Results) -> Results:
-    """Sort records by set and setting, and add the searched values and the chosen settings to the config."""
-    config = results.config
-    sets, names = position(config["sets"]), [*(name for name in GRID if name != "epochs"), "epochs"]
-    records = in_order(results.records, lambda r: (sets.get(r["dataset"]), *(r[name] for name in names)))
+def extend(config: Mapping[str, Any], records: list[Record]) -> dict[str, Any]:
+    """The searched values and the chosen settings, as the records have them."""
     chosen = {
         name: as_settings(choose(own, config["criterion"]))
         for name in config["sets"]
         if (own := [r for r in records if r["dataset"] == name])
     }
-    grid = {name: sorted({record[name] for record in records}) for name in GRID}
-    return results._replace(config=config | {"grid": grid, "chosen": chosen}, records=records)
+    return {"grid": {name: sorted({record[name] for record in records}) for name in GRID}, "chosen": chosen}
 
 
-def write_report(results: Path, out: Path, *, settings: bool = True) -> Path:
-    """Write and print the report from a result file or a store; with ``settings``, also write ``settings.json``."""
-    content = read_own(results, NAME, arrange)
-    report = tell(content)
-    print(report.to_markdown())
-    page = report.write(out)
-    if settings:
-        chosen = {"origin": origin(content), **content.config["chosen"]}
-        write_text_whole(out / "settings.json", json.dumps(chosen, indent=1) + "\n")
-    return page
+def write_settings(results: Results, out: Path) -> None:
+    """Write ``settings.json``: the chosen arguments of :class:`calibrant.methods.BO4SC`, and their origin."""
+    chosen = {"origin": origin(results), **results.config["chosen"]}
+    write_text_whole(out / "settings.json", json.dumps(chosen, indent=1) + "\n")
 
 
 def networks(grid: Mapping[str, Sequence[float]], *, sets: int, seeds: int) -> int:
@@ -165,15 +164,12 @@ def origin(results: Results) -> dict[str, Any]:
     return kept | {"calibrant": results.versions.get("calibrant", "of unknown version")}
 
 
-def complete(grid: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+def complete(grid: Mapping[str, Sequence[float] | None]) -> dict[str, list[float]]:
     """The values of all six settings: the given ones, and the defaults of ``GRID`` for the others."""
-    unknown = sorted(set(grid) - set(GRID))
-    if unknown:
-        raise ValueError(f"grid must name settings among {', '.join(GRID)}; got {', '.join(unknown)}.")
-    values = {name: sorted(set(grid.get(name, default))) for name, default in GRID.items()}
+    values = {name: sorted(set(grid.get(name) or default)) for name, default in GRID.items()}
     for name, row in values.items():
-        if not row or min(row) <= 0:
-            raise ValueError(f"{name} must have at least one value, all above zero; got {row}.")
+        if min(row) <= 0:
+            raise ValueError(f"{name} must be above zero; got {min(row):g}.")
     return values
 
 
@@ -238,3 +234,15 @@ def tell(results: Results) -> Report:
     report.table(["setting", *(Column(name, digits=4) for name in chosen)], rows)
     foot(report, results, hidden=("chosen",))
     return report
+
+
+STUDY = Study(
+    "bo4sc-grid",
+    axes=("dataset", "steps", "outer_learning_rate", "alpha", "width", "learning_rate", "epochs"),
+    plan=plan,
+    order=lambda config: {"dataset": config["sets"], **dict.fromkeys((*(n for n in GRID if n != "epochs"), "epochs"))},
+    extend=extend,
+    report=lambda results, path: tell(results),
+    needed=("criterion", "grid", "chosen", "seeds", "command", "date"),
+    after=write_settings,
+)

@@ -29,7 +29,10 @@ from studies.common.records import Prepared, weight_shares
 from studies.common.runs import FinishedRun
 
 OURS = "self-calibrated"
-SGD = "inner SGD"
+SGD, SGD_STEPS = "inner SGD", dict[str, Any](learning_rate=0.1, outer_learning_rate=1050.0)
+"""Plain gradient descent as inner optimiser, and its step sizes. Of the learning rates 0.03, 0.1, 0.3 and 1 with
+BO4SC's η_w and ten times it, these had the lowest held-out cross-entropy of the confidence over all sets, on the seeds
+10,000 and 10,001."""
 STILL = 1e-12
 """An outer step size so small that φ stays at its start; only the learning of L2 is switched off."""
 STORY = ("misclassified_low_weight", "correct_high_weight", "weight_truth", "weight_auroc")
@@ -50,7 +53,7 @@ class Variant:
 
 
 def variants() -> list[Variant]:
-    """All rows in the order of the table; the step sizes of "inner SGD" are chosen later."""
+    """All rows in the order of the table."""
     base, ours = default_bo4sc(), METHODS[OURS].method
     assert isinstance(ours, SelfCalibrated)
     rate = outer_learning_rate(base)
@@ -59,7 +62,7 @@ def variants() -> list[Variant]:
         Variant("standard-stopped", "baselines", METHODS["standard-stopped"].method),
         Variant("standard-stopped, smooth units", "baselines", replace(_stopped(), activation="silu")),
         Variant("bo4sc", "baselines", base),
-        Variant(SGD, "inner optimiser", replace(base, inner="sgd")),
+        Variant(SGD, "inner optimiser", replace(base, inner="sgd", **SGD_STEPS)),
     ]
     changes: list[tuple[str, str, dict[str, Any]]] = [
         *((f"T = {t}", "inner steps", {"steps": t}) for t in (1, 5, 20) if t != base.steps),

@@ -1,20 +1,16 @@
-"""`--dry-run`: list the runs of a command and whether they are done, without starting or writing anything.
-
-:func:`studies.common.command.begin`, which every study calls with its runs before it trains, ends a dry run.
-"""
+"""`--dry-run`: list the runs of a command and whether they are done."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from calibrant.base.words import count, duration
 from calibrant.report import read_results
 from calibrant.report.results import Record
-from studies.common.contents import KINDS, experiment_of
+from studies.common.commands import experiment_of
 from studies.common.keys import Key, name_of
 
 STATES = {
@@ -29,31 +25,11 @@ A failed run is stored, and is not repeated without --fresh. A changed run will 
 """
 MEASURED = Path(__file__).parents[2] / "results"
 """The committed results, whose times serve for an estimate."""
-LISTING: ContextVar[bool] = ContextVar("listing", default=False)
 
 
-class Listed(Exception):
-    """Ends a dry run; its message is the list of runs."""
-
-
-def list_instead(study: Callable[..., Any], **arguments: Any) -> str:
-    """List the runs of a study instead of making them; its store writes nothing."""
-    if arguments.get("source") is not None:
-        raise ValueError("--dry-run cannot be combined with --from for this study. Leave out one of them.")
-    token = LISTING.set(True)
-    try:
-        study(**arguments)
-    except Listed as listed:
-        return str(listed)
-    finally:
-        LISTING.reset(token)
-    raise AssertionError("The study has trained without calling begin.")
-
-
-def list_runs(keys: Sequence[Key], records: Sequence[Record], experiment: str) -> str:
+def list_runs(keys: Sequence[Key], records: Sequence[Record], experiment: str, axes: Sequence[str]) -> str:
     """One line for each planned run, in order, a summary, and an estimate; ``records`` are the stored runs."""
-    identity = KINDS[experiment].identity
-    stored = {name_of([(name, record[name]) for name in identity if name in record]): record for record in records}
+    stored = {name_of([(name, record[name]) for name in axes if name in record]): record for record in records}
     states = [(key, state(key, stored.get(key.name))) for key in keys]
     number = Counter(of for _, of in states)
     summary = ", ".join(f"{number[of]:,} {words}" for of, words in STATES.items() if number[of])

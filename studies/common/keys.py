@@ -41,7 +41,7 @@ class Key:
 
     def matches(self, line: Mapping[str, Any]) -> bool:
         """Whether a stored run has this version, and these settings and data if it states them."""
-        return line["code"] == self.code and line.get("config") in (None, "", self.config)
+        return line.get("code", FIRST) == self.code and line.get("config") in (None, "", self.config)
 
     @property
     def file_name(self) -> str:

@@ -39,6 +39,14 @@ def checked_sets(sets: Sequence[str] | None) -> list[str]:
     return list(dict.fromkeys(SETS if sets is None else sets))
 
 
+def settings_of(records: Sequence[Mapping[str, Any]]) -> dict[str, str | dict[str, str]]:
+    """The settings of each method: one text, or one text per data set if they differ."""
+    settings: dict[str, dict[str, str]] = {}
+    for record in records:
+        settings.setdefault(record["method"], {})[record["dataset"]] = record["settings"]
+    return {name: next(iter(own.values())) if len(set(own.values())) == 1 else own for name, own in settings.items()}
+
+
 def made() -> dict[str, str]:
     """The command and the date, stored in the result file. A report made later from this file shows them."""
     return {"command": command(), "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")}

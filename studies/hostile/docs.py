@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from calibrant.report import Column, Results, to_markdown
-from studies.common.contents import read_own
 from studies.common.sections import replace_section
 from studies.common.shared import count
 from studies.hostile.contenders import BEFORE, OWN
 from studies.hostile.page import BEST, overview, verdicts, with_costs
-from studies.hostile.study import NAME, arrange
+from studies.hostile.study import STUDY
 
 PAGE, RESULTS = Path("docs/hostile.md"), Path("results/hostile.json")
 COSTS = ("s, now", "MB, now")
@@ -67,7 +66,7 @@ def runs_of(results: Results, method: str) -> str:
 def main(arguments: Sequence[str]) -> None:
     """Write the section; the arguments are the page and the result file, and both have defaults."""
     page, source = [*arguments, *map(str, (PAGE, RESULTS)[len(arguments) :])]
-    replace_section(page, BEGIN, END, results_section(read_own(source, NAME, arrange)))
+    replace_section(page, BEGIN, END, results_section(STUDY.read([source])))
 
 
 if __name__ == "__main__":

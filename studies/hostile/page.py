@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from calibrant.metrics import Estimate
@@ -95,13 +94,6 @@ def with_costs(records: Records) -> list[dict[str, Any]]:
         }
         for r in records
     ]
-
-
-def write_report(out: Path, results: Results) -> Path:
-    """Write `report.html` from a result file, print the tables, and return the report's path."""
-    report = make_report(results)
-    print(report.to_markdown())
-    return report.write(out)
 
 
 def make_report(results: Results) -> Report:

@@ -8,62 +8,50 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from calibrant.report import Results
 from calibrant.report.results import Record
-from studies.common.command import begin, export, open_store, tell_user, usable_folder
-from studies.common.contents import in_order, position, read_own
 from studies.common.jobs import run_jobs
 from studies.common.keys import FIRST, Key, make_key
+from studies.common.options import Jobs, Option, Seeds
 from studies.common.records import ClassifierOutput, on_sample
 from studies.common.runs import Meter, warm_up
-from studies.common.shared import checked_methods, made
+from studies.common.shared import checked_methods
+from studies.common.store import Store
+from studies.common.study import Plan, Study
 from studies.hostile.cases import CASES, Data
 from studies.hostile.contenders import BEFORE, CONTENDERS, OWN, earlier, fitted, settings
-from studies.hostile.page import write_report
+from studies.hostile.page import make_report
 
-NAME = "hostile"
 SEEDS = 5
 SCORES = ("accuracy", "nll", "ece15", "floor_self15", "smooth_ece", "brier", "aurc", "confidence_minus_accuracy")
 """The measured fields of a record."""
 
 
-def run(
+def plan(
     *,
-    seeds: int = SEEDS,
-    only: Sequence[str] | None = None,
-    methods: Sequence[str] | None = None,
-    before: Path | None = None,
-    out: Path,
-    jobs: int | None = None,
-    fresh: bool = False,
-    source: str | Path | None = None,
-) -> Path:
-    """Measure every contender on every case, write `results.json` and `report.html`, and return the report's path.
+    seeds: Seeds = SEEDS,
+    only: Annotated[Sequence[str] | None, Option("Names of cases; default: all.")] = None,
+    methods: Annotated[Sequence[str] | None, Option("Ids of contenders; default: all.")] = None,
+    before: Annotated[
+        Path | None, Option("The src folder of an earlier version, to measure it as `before`.", exists=True)
+    ] = None,
+    jobs: Jobs = None,
+) -> Plan:
+    """Test the default classifier on copies, groups, noise, outliers, few rows, and many columns or classes.
 
-    Parameters
-    ----------
-    seeds : the number of seeds, from 0; each redraws the data and the classifiers
-    only, methods : names of cases and ids of contenders; by default all
-    before : the folder that holds the package of an earlier version (its ``src``), which is measured as ``before``.
-        Without it, stored runs of an earlier version are kept, and none are added
-    jobs : the number of parallel processes
-    fresh : measure stored runs again
-    source : a result file or a store to make the report from, without training
+    It is compared with the class frequencies, each member of its pool alone, and scikit-learn's classifiers.
     """
-    if source is not None:
-        return write_report(usable_folder(out), read_own(source, NAME, arrange))
     names = [name for name in checked_methods(methods, CONTENDERS) if name != BEFORE or before is not None]
     if before is None and BEFORE in (methods or ()):
         raise ValueError("before must name the folder with the package calibrant of an earlier version; got None.")
     if unknown := [name for name in only or () if name not in CASES]:
         raise ValueError(f"only must name cases among {', '.join(CASES)}; got {', '.join(unknown)}.")
     cases = [name for name in CASES if only is None or name in only]
-    keys = HostileKeys(None if before is None else Path(before).resolve())
-    store = open_store(out, NAME)
+    folder = None if before is None else Path(before).resolve()
+    keys = HostileKeys(folder)
     wanted = [
         keys.key(case, method, seed)
         for seed in range(seeds)
@@ -71,12 +59,12 @@ def run(
         for method in names
         if method not in CASES[case].slow
     ]
-    config: dict[str, Any] = {"experiment": NAME, "cases": cases, "methods": names, "device": "cpu", **made()}
-    missing = begin(store, config, wanted, expected=keys.expected, fresh=fresh)
-    tell_user(f"{len(missing)} runs to do.")
-    folder = None if before is None else str(Path(before).resolve())
-    run_jobs(store, missing, beside=[[partial(measure, key, folder)] for key in missing], workers=jobs)
-    return write_report(store.folder, read_own(export(store, arrange), NAME, arrange))
+
+    def make(store: Store, missing: list[Key]) -> None:
+        text = None if folder is None else str(folder)
+        run_jobs(store, missing, beside=[[partial(measure, key, text)] for key in missing], workers=jobs)
+
+    return Plan(wanted, {"cases": cases, "methods": names, "device": "cpu"}, make, keys.expected)
 
 
 @dataclass(frozen=True)
@@ -155,13 +143,23 @@ def score(probs: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
     return {name: float(f"{float(found[name]):.6g}") for name in SCORES}
 
 
-def arrange(results: Results) -> Results:
-    """Return the records sorted by case and contender."""
-    order = position(CASES, CONTENDERS)
-    records = in_order(results.records, lambda r: (order.get(r["dataset"]), order.get(r["method"]), r["seed"]))
-    told = {
-        "cases": {name: CASES[name].story for name in CASES if any(r["dataset"] == name for r in records)},
-        "methods": {name: story for name, story in CONTENDERS.items() if any(r["method"] == name for r in records)},
-        "seeds": sorted({r["seed"] for r in records}),
+def extend(config: Mapping[str, Any], records: list[Record]) -> dict[str, Any]:
+    """The cases, methods and seeds of the records."""
+    cases, methods, seeds = ({r[name] for r in records} for name in ("dataset", "method", "seed"))
+    return {
+        "cases": {name: case.story for name, case in CASES.items() if name in cases},
+        "methods": {name: story for name, story in CONTENDERS.items() if name in methods},
+        "seeds": sorted(seeds),
     }
-    return results._replace(config=results.config | told, records=records)
+
+
+STUDY = Study(
+    "hostile",
+    axes=("dataset", "method", "seed"),
+    plan=plan,
+    order=lambda config: {"dataset": CASES, "method": CONTENDERS, "seed": None},
+    extend=extend,
+    report=lambda results, path: make_report(results),
+    needed=("cases", "methods", "seeds"),
+)
+run = STUDY.run

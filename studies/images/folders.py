@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from calibrant.data.vision.own_images import pillow
+from calibrant.data.vision.images import pillow
 
 Listed = list[tuple[Path, int]]
 ENDINGS = (".jpeg", ".jpg", ".png")

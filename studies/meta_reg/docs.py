@@ -20,7 +20,7 @@ from studies.meta_reg.groups import RunGroup, groups
 from studies.meta_reg.measured_claims import measured
 from studies.meta_reg.noisy import has_noisy_labels, noisy_table, noisy_targets
 from studies.meta_reg.searched import CAPTION, HEADINGS, best, rows, searches, without_searches
-from studies.meta_reg.study import read_all
+from studies.meta_reg.study import STUDY
 from studies.meta_reg.targets import TARGETS, judged, targets
 
 MAIN = ("error", "NLL", "ECE", "floor")
@@ -134,7 +134,7 @@ def result_files(folder: Path = RESULTS) -> list[Path]:
 
 def update(page: str | Path, sources: Sequence[str | Path]) -> None:
     """Replace the results section of a page, between two comments, by that of these files."""
-    replace_section(page, BEGIN, END, results_section(read_all([Path(source) for source in sources])))
+    replace_section(page, BEGIN, END, results_section(STUDY.read(sources)))
 
 
 def main(arguments: Sequence[str]) -> None:

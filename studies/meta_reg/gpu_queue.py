@@ -21,12 +21,12 @@ from pathlib import Path
 import numpy as np
 
 from calibrant.methods.catalogue import TABLE_3
-from studies.common.command import export, open_store, tell_user
 from studies.common.runs import Planned
+from studies.common.study import tell_user
 from studies.images import load_parts
 from studies.meta_reg.paper import paper
 from studies.meta_reg.plan import Setup, runs
-from studies.meta_reg.study import NAME, arrange, make_runs
+from studies.meta_reg.study import STUDY, training_plan
 
 MARGIN = 20.0
 """Seconds for the files that are written at the end."""
@@ -100,7 +100,7 @@ class Where:
 
     def missing(self, rows: Rows) -> int:
         """The number of runs that are not finished."""
-        return len(open_store(self.folder(rows), NAME).missing([key for key, _ in self.planned(rows)[1]]))
+        return len(STUDY.open(self.folder(rows)).missing([key for key, _ in self.planned(rows)[1]]))
 
 
 def unpack(data: Path) -> None:
@@ -137,7 +137,7 @@ def work_through(listed: Sequence[Rows], where: Where, *, until: float, left: fl
             setup, planned = where.planned(rows)
             minutes = (until - time.time()) / 60
             try:
-                make_runs(setup, planned, folder, device=device, minutes=minutes, shared=True)
+                STUDY.make(training_plan(setup, planned, device, minutes, shared=True), folder)
             except ValueError as error:
                 tell_user(str(error))  # the time was up before the first run of this store was finished
 
@@ -147,9 +147,9 @@ def merge(listed: Sequence[Rows], where: Where, out: Path, megabytes: float) -> 
     out.mkdir(parents=True, exist_ok=True)
     stores = {rows.store: where.folder(rows) for rows in listed}
     for name, folder in stores.items():
-        store = open_store(folder, NAME)
+        store = STUDY.open(folder)
         if store.current:
-            shutil.copyfile(export(store, arrange), out / f"{name}.json")
+            shutil.copyfile(STUDY.export(store), out / f"{name}.json")
     logits = [path for folder in stores.values() for path in sorted((folder / "logits").glob("*.npz"))]
     logits.sort(key=lambda path: not {"recommended", "average"} & set(path.stem.split("-")))
     for number, part in enumerate(_parts(logits, megabytes * 1e6), 1):

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from calibrant.methods import Method
 from calibrant.report import Report, Results
-from studies.common.command import usable_folder
+from studies.common.options import Device, Option
+from studies.common.study import Plan
 from studies.meta_reg.groups import groups
-from studies.meta_reg.noisy import has_noisy_labels
-from studies.meta_reg.plan import Setup, runs
-from studies.meta_reg.quick import Sizes, chosen_dataset, quick_sizes
+from studies.meta_reg.plan import runs
 from studies.meta_reg.searched import BASES, CAPTION, HEADINGS, best, rows
-from studies.meta_reg.study import NAME, data_folder, make_runs, tell_plan, write_report
+from studies.meta_reg.study import NAME, TRIAL_SEEDS, Minutes, chosen_setup, training_plan
+from studies.meta_reg.study import STUDY as REPRODUCTION
 from studies.meta_reg.variants import meta
 
 BANDWIDTHS, STRENGTHS, RATES = (0.005, 0.01, 0.02, 0.05), (10.0, 40.0), (0.1, 1.0, 10.0)
@@ -66,53 +65,35 @@ def settings(
     return found
 
 
-def sweep(
+def plan(
     *,
-    bandwidths: Sequence[float] | None = None,
-    temperatures: Sequence[float] | None = None,
-    rates: Sequence[float] | None = None,
-    strengths: Sequence[float] | None = None,
-    dataset: str | None = None,
-    data: str | Path | None = None,
-    model: str | None = None,
-    recipe: str = "short",
-    seeds: int | None = None,
-    epochs: int | None = None,
-    limit: int | None = None,
+    bandwidths: Annotated[
+        Sequence[float], Option("h, the bandwidth of SECE in flg-sece.", names=("--bandwidth",))
+    ] = BANDWIDTHS,
+    temperatures: Annotated[Sequence[float], Option("τ of the published γ-Net.", names=("--tau",))] = TEMPERATURES,
+    rates: Annotated[
+        Sequence[float],
+        Option("Multiples of flg-sece's outer learning rate.", names=("--outer-learning-rate", "--meta-rate")),
+    ] = RATES,
+    strengths: Annotated[
+        Sequence[float],
+        Option("Strength of SECE beside cross-entropy in flg-sece's outer loss.", names=("--strength",)),
+    ] = STRENGTHS,
+    seeds: Annotated[int | None, Option("Number of seeds; default: 2, or 1 with --quick.", least=1)] = None,
     quick: bool = False,
-    out: str | Path | None = None,
-    source: Sequence[str | Path] | None = None,
-    export: str | Path | None = None,
-    download: bool = False,
-    dry_run: bool = False,
-    fresh: bool = False,
-    **how: Any,
-) -> Path | str:
-    """Try values of h, τ, the outer learning rate and the strength of SECE, one at a time; returns the report's path.
+    device: Device = "auto",
+    minutes: Minutes = None,
+    **options: Any,
+) -> Plan:
+    """Search settings of the second paper's method, on validation data: h, τ, outer learning rate, strength.
 
-    ``rates`` are multiples of the default outer learning rate. ``quick`` uses one seed, three epochs and small-cnn,
-    with 600 of scikit-learn's digits, or 2,000 training images of another data set. The other arguments are those of
-    :func:`studies.meta_reg.reproduce`, which has the same kind of store.
+    Each of these four options takes several values, such as `--tau 0.001 0.1`. Options that are not given keep their
+    default values.
     """
-    folder = Path("out") / f"{NAME}-sweep" if out is None else Path(out)
-    paths = [Path(path) for path in source or ()]
-    if paths and not dry_run:
-        return write_report(paths, usable_folder(folder), make_report=tell, export=export)
-    dataset = chosen_dataset(dataset, data, quick)
-    if has_noisy_labels(dataset):
-        raise ValueError(f"--dataset must have its published labels in a search; got {dataset!r}.")
-    if quick:
-        model, seeds, epochs, limit = quick_sizes(dataset, Sizes(model, seeds, epochs, limit), trial=True)
-    if not dry_run:
-        usable_folder(folder)
-    setup = Setup(dataset, data_folder(dataset, data, download and not dry_run), model, recipe, epochs, limit)
-    methods = settings(bandwidths or BANDWIDTHS, temperatures or TEMPERATURES, rates or RATES, strengths or STRENGTHS)
-    planned = runs(setup, list(methods), seeds or SEEDS, methods)
-    if dry_run:
-        return tell_plan(planned, folder, paths, fresh=fresh)
-    return write_report(
-        [make_runs(setup, planned, folder, fresh=fresh, **how)], folder, make_report=tell, export=export
-    )
+    methods = settings(bandwidths, temperatures, rates, strengths)
+    setup = chosen_setup(quick=quick, trial=True, **options)
+    planned = runs(setup, list(methods), seeds or (TRIAL_SEEDS if quick else SEEDS), methods)
+    return training_plan(setup, planned, device, minutes)
 
 
 def tell(results: Results) -> Report:
@@ -125,3 +106,8 @@ def tell(results: Results) -> Report:
                 report.text(f"`{base}`, best: {best(group, base)}")
                 report.table(HEADINGS, tried, CAPTION)
     return report
+
+
+STUDY = replace(
+    REPRODUCTION, plan=plan, report=lambda results, path: tell(results), screen=None, folder=f"{NAME}-sweep"
+)

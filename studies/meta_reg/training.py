@@ -17,9 +17,9 @@ from calibrant.methods.confidence import Mapped
 from calibrant.methods.core.results import Failed
 from calibrant.methods.fit.guards import Interruptible
 from calibrant.report.results import Record
-from studies.common.command import tell_user
 from studies.common.keys import Key
 from studies.common.runs import Meter, progress
+from studies.common.study import tell_user
 from studies.meta_reg.curves import EpochCurve
 from studies.meta_reg.data import PreparedImages
 from studies.meta_reg.measures import SCORES, logits, measure

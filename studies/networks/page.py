@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from calibrant.metrics import Estimate, mean_interval
@@ -89,10 +88,3 @@ def verdicts(cases: Sequence[NetworkCase]) -> Iterator[Verdict]:
         measured = f"{own.value:+.1%} ({own.low:+.1%} to {own.high:+.1%}), {len(case.records)} seeds"
         statement = f"{case.task}, {LABELS[case.start]}: upper end of the NLL difference at most {TARGET:.0%}"
         yield Verdict(statement, measured, own.high <= TARGET)
-
-
-def write_report(out: Path, results: Results) -> Path:
-    """Make the report from results, print it, and write it."""
-    report = tell(results)
-    print(report.to_markdown())
-    return report.write(out)

@@ -5,27 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import nn
 
 from calibrant import metrics
 from calibrant.methods.fit.fit import fit
-from calibrant.report import Results
 from calibrant.report.results import Record
-from studies.common.command import begin, export, open_store, tell_user, usable_folder
-from studies.common.contents import in_order, position, read_own
 from studies.common.jobs import run_jobs
 from studies.common.keys import Key, make_key
-from studies.common.shared import made
+from studies.common.options import Jobs, Option, Seeds
+from studies.common.store import Store
+from studies.common.study import Plan, Study
 from studies.networks import plain
-from studies.networks.page import write_report
+from studies.networks.page import tell
 from studies.networks.tasks import TASKS, Splits, TaskKind, classes_of
 
-NAME = "networks"
 SEEDS = 5
 STARTS = ("scratch", "tuned")
 EPOCHS: dict[str, int | None] = {"scratch": None, "tuned": 15}
@@ -39,45 +36,26 @@ data differ by 1 to 3 % in NLL, more than the methods do.
 SOURCE_STEPS = 400
 
 
-def run(
+def plan(
     *,
-    seeds: int = SEEDS,
-    only: Sequence[str] | None = None,
-    starts: Sequence[str] | None = None,
-    out: Path = Path("out/networks"),
-    jobs: int | None = None,
-    fresh: bool = False,
-    source: str | Path | None = None,
-) -> Path:
-    """Measure every task, write `results.json` and `report.html`, and return the report's path.
+    seeds: Seeds = SEEDS,
+    only: Annotated[Sequence[str] | None, Option("Some of digits, languages, reviews and table; default: all.")] = None,
+    starts: Annotated[Sequence[str] | None, Option("scratch or tuned; default: all.")] = None,
+    jobs: Jobs = None,
+) -> Plan:
+    """Compare `calibrant.fit` with plain training in the same time, on a CNN, LSTM, transformer and tabular network.
 
-    Parameters
-    ----------
-    seeds : the number of seeds, from 0; each redraws the data and the network
-    only : names of tasks; by default all
-    starts : "scratch" and "tuned"; by default all
-    jobs : the number of parallel processes
-    fresh : measure stored runs again
-    source : a result file or a store to make the report from, without training
+    Each network is trained from scratch on few samples, and fine-tuned after a related task. The report has paired
+    differences of NLL.
     """
-    if source is not None:
-        return write_report(usable_folder(out), read_own(source, NAME, arrange))
     names, begun = _known(only, TASKS, "task"), _known(starts, STARTS, "start")
-    store = open_store(out, NAME)
-    wanted = [key_of(name, start, seed) for seed in range(seeds) for name in names for start in begun]
-    config: dict[str, Any] = {
-        "experiment": NAME,
-        "tasks": names,
-        "starts": begun,
-        "epochs": EPOCHS,
-        "repeats": REPEATS,
-        "device": "cpu",
-        **made(),
-    }
-    missing = begin(store, config, wanted, expected=expected, fresh=fresh)
-    tell_user(f"{len(missing)} runs to do.")
-    run_jobs(store, missing, beside=[[partial(measure, key)] for key in missing], workers=jobs)
-    return write_report(store.folder, read_own(export(store, arrange), NAME, arrange))
+    keys = [key_of(name, start, seed) for seed in range(seeds) for name in names for start in begun]
+    config = {"tasks": names, "starts": begun, "epochs": EPOCHS, "repeats": REPEATS, "device": "cpu"}
+
+    def make(store: Store, missing: list[Key]) -> None:
+        run_jobs(store, missing, beside=[[partial(measure, key)] for key in missing], workers=jobs)
+
+    return Plan(keys, config, make, expected)
 
 
 def key_of(task: str, start: str, seed: int) -> Key:
@@ -170,16 +148,25 @@ def scores(probs: Any, labels: Any) -> dict[str, float]:
     return {name: float(f"{float(value):.6g}") for name, value in found.items()}
 
 
-def arrange(results: Results) -> Results:
-    """Return the records sorted by task, in the order of the starts."""
-    order = position(TASKS, STARTS)
-    records = in_order(results.records, lambda r: (order.get(r["task"]), order.get(r["start"]), r["seed"]))
+def extend(config: Mapping[str, Any], records: list[Record]) -> dict[str, Any]:
+    """What the tasks of the records are."""
     used = {r["task"] for r in records}
-    told = {"stories": {n: f"{t.kind}: {t.story}" for n, t in TASKS.items() if n in used}}
-    return results._replace(config=results.config | told, records=records)
+    return {"stories": {n: f"{t.kind}: {t.story}" for n, t in TASKS.items() if n in used}}
 
 
 def _known(given: Sequence[str] | None, names: Any, noun: str) -> list[str]:
     if unknown := [name for name in given or () if name not in names]:
         raise ValueError(f"Each {noun} must be one of {', '.join(names)}; got {', '.join(unknown)}.")
     return [name for name in names if given is None or name in given]
+
+
+STUDY = Study(
+    "networks",
+    axes=("task", "start", "seed"),
+    plan=plan,
+    order=lambda config: {"task": TASKS, "start": STARTS, "seed": None},
+    extend=extend,
+    report=lambda results, path: tell(results),
+    needed=("tasks", "starts", "epochs", "stories"),
+)
+run = STUDY.run

@@ -11,25 +11,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import numpy as np
+import pandas as pd
 
-from calibrant.base.atomic_write import write_text_whole
 from calibrant.methods import Method, SelfCalibrated, Task
-from calibrant.report import Results
+from calibrant.report import Column, Report, Results
 from calibrant.report.results import Record
-from studies.common.command import begin, export, open_store, usable_folder
-from studies.common.contents import in_order, position, read_own
 from studies.common.jobs import Job, run_jobs
 from studies.common.keys import Key, make_key
+from studies.common.options import Device, Jobs, Option, Tables
 from studies.common.records import ClassifierOutput, resolve_device
 from studies.common.runs import Training
-from studies.common.shared import made
+from studies.common.shared import foot
+from studies.common.store import Line, Store
+from studies.common.study import Plan, Study
 from studies.tables.data import DEVELOPMENT, Split, describe, find_tables, prepare
 from studies.tables.study import measure
 
-NAME = "tables-ablation"
 FIRST_SEED = 100
 TREES = "trees"
 """Gradient boosting with a temperature, for comparison."""
@@ -51,73 +51,52 @@ def variants() -> dict[str, Method]:
     }
 
 
-def run(
+def plan(
     *,
-    data: Path | None = None,
-    seeds: int = 2,
-    rows: int = 3000,
-    only: Sequence[str] | None = None,
-    methods: Sequence[str] | None = None,
-    out: Path,
-    device: str = "auto",
-    jobs: int | None = None,
-    fresh: bool = False,
-    source: str | Path | None = None,
-) -> Path:
-    """Train and score every variant on development data, and return the path of the table, ``report.md``.
-
-    Parameters
-    ----------
-    data : folder of CSV, TSV and Parquet files
-    seeds : the number of splits
-    rows : the largest number of training rows of a table
-    only : names of tables; by default the development tables
-    methods : names of variants; by default all
-    out, device, jobs, fresh, source : as in :func:`studies.tables.run`
-    """
-    if source is not None:
-        return write_table(usable_folder(out), read_own(source, NAME, arrange))
+    data: Tables = None,
+    seeds: Annotated[int, Option("Number of splits, with seeds from 100.", least=1)] = 2,
+    rows: Annotated[int, Option("Maximum number of training rows per table.", least=1)] = 3000,
+    only: Annotated[Sequence[str] | None, Option("Names of tables; default: the development tables.")] = None,
+    methods: Annotated[Sequence[str] | None, Option("Names of variants; default: all.")] = None,
+    device: Device = "auto",
+    jobs: Jobs = None,
+) -> Plan:
+    """Compare networks of self-calibrated with and without embedded columns, on development data: NLL and time."""
     if data is None:
-        raise ValueError(
-            "data must name a folder of tables, or source a result file to make the report from; got neither."
-        )
+        raise ValueError("--data must name a folder of tables, or --from a result file; got neither.")
     known, place = variants(), resolve_device(device)
     names = list(methods or (*known, TREES))
     if unknown := [name for name in names if name not in {*known, TREES}]:
         raise ValueError(f"methods must name variants among {', '.join((*known, TREES))}; got {', '.join(unknown)}.")
-    found = find_tables(Path(data), only or sorted(DEVELOPMENT & set(find_tables(Path(data)))))
-    tables = {name: describe(path) for name, path in found.items()}
-    store = open_store(out, NAME, device=place)
+    paths = find_tables(Path(data), only or sorted(DEVELOPMENT & set(find_tables(Path(data)))))
+    tables = {name: describe(path) for name, path in paths.items()}
 
-    def key(table: str, method: str, seed: int, **_: Any) -> Key:
+    def key(table: str, method: str, seed: int) -> Key:
         settings, digest = f"{known.get(method)!r}, {rows} rows", tables[table]["sha256"]
         return make_key(settings=settings, data=digest, table=table, method=method, seed=seed)
 
-    def expected(line: Mapping[str, Any]) -> Key | None:
+    def expected(line: Line) -> Key | None:
         own = line["key"]
         return key(**own) if own["table"] in tables and own["method"] in {*known, TREES} else None
 
+    def make(store: Store, missing: list[Key]) -> None:
+        split = partial(development_split, paths, rows)
+        work: list[Job] = [
+            partial(fit_trees, split, own)
+            if own["method"] == TREES
+            else Training(((own, known[own["method"]]),), split, partial(measure, place.type), place)
+            for own in missing
+        ]
+        run_jobs(store, missing, beside=[[job] for job in work], workers=jobs)
+
     config: dict[str, Any] = {
-        "experiment": NAME,
         "rows": rows,
         "methods": {name: repr(known[name]) for name in names if name in known},
         "tables": tables,
         "device": str(place),
-        **made(),
     }
     span = range(FIRST_SEED, FIRST_SEED + seeds)
-    wanted = [key(table, name, seed) for seed in span for table in tables for name in names]
-    missing = begin(store, config, wanted, expected=expected, fresh=fresh)
-    split = partial(development_split, found, rows)
-    work: list[Job] = [
-        partial(fit_trees, split, own)
-        if own["method"] == TREES
-        else Training(((own, known[own["method"]]),), split, partial(measure, place.type), place)
-        for own in missing
-    ]
-    run_jobs(store, missing, beside=[[job] for job in work], workers=jobs)
-    results = export(store, arrange)
-    return write_table(store.folder, read_own(results, NAME, arrange))
+    return Plan([key(table, name, seed) for seed in span for table in tables for name in names], config, make, expected)
 
 
 def development_split(paths: Mapping[str, Path], rows: int, key: Key) -> Split:
@@ -150,38 +129,27 @@ def fit_trees(prepared: Any, key: Key) -> dict[Key, Record]:
     return {key: split.record(TREES, found, None, seconds=round(seconds, 3), device="cpu")}
 
 
-def arrange(results: Results) -> Results:
-    """Return the records sorted by table and variant."""
-    order = position([*variants(), TREES])
-    records = in_order(results.records, lambda r: (r["table"], order.get(r["method"]), r["seed"]))
-    return results._replace(records=records)
+def tell(results: Results) -> Report:
+    """Each variant's mean NLL per table, the geometric mean of its ratios to plain networks, and its seconds."""
+    frame = pd.DataFrame(results.records)
+    means = frame.groupby(["method", "table"], sort=False)[["nll", "seconds"]].mean().unstack("table")
+    means = means.reindex([name for name in (*variants(), TREES) if name in means.index])
+    nll, seconds = means["nll"], means["seconds"].sum(axis=1)
+    plain = nll.loc["plain"] if "plain" in nll.index else np.nan
+    ratio = np.exp(np.log(nll / plain).mean(axis=1))
+    report = Report("Networks of self-calibrated on tables", "Mean NLL on validation parts of development tables.")
+    columns = [Column("variant"), *(Column(name, "low", digits=4) for name in nll.columns)]
+    columns += [Column("mean ratio to plain"), Column("seconds", digits=0)]
+    report.table(columns, [[name, *nll.loc[name], ratio[name], seconds[name]] for name in nll.index])
+    foot(report, results, hidden=("methods", "tables"))
+    return report
 
 
-def write_table(out: Path, results: Results) -> Path:
-    """Print and write, as Markdown, each variant's mean NLL per table, its ratio to plain networks, and seconds."""
-    records = results.records
-    tables = list(dict.fromkeys(r["table"] for r in records))
-    methods = list(dict.fromkeys(r["method"] for r in sorted(records, key=lambda r: _order(r["method"]))))
-
-    def mean(field: str, table: str, method: str) -> float:
-        values = [r[field] for r in records if (r["table"], r["method"]) == (table, method) and r[field] is not None]
-        return float(np.mean(values)) if values else float("nan")
-
-    lines = ["| variant | " + " | ".join(tables) + " | mean ratio to plain | seconds |"]
-    lines.append("|---" * (len(tables) + 3) + "|")
-    for method in methods:
-        own = [mean("nll", table, method) for table in tables]
-        ratios = np.log([value / mean("nll", table, "plain") for value, table in zip(own, tables, strict=True)])
-        ratios, seconds = ratios[~np.isnan(ratios)], [mean("seconds", table, method) for table in tables]
-        overall = f"{np.exp(ratios.mean()):.3f}" if len(ratios) else "–"
-        cells = [f"{value:.4f}" for value in own]
-        lines.append(f"| {method} | {' | '.join(cells)} | {overall} | {np.nansum(seconds):.0f} |")
-    path = out / "report.md"
-    write_text_whole(path, "\n".join(lines) + "\n")
-    print("\n".join(lines))
-    return path
-
-
-def _order(method: str) -> int:
-    names = [*variants(), TREES]
-    return names.index(method) if method in names else len(names)
+STUDY = Study(
+    "tables-ablation",
+    axes=("table", "method", "seed"),
+    plan=plan,
+    order=lambda config: {"table": None, "method": [*variants(), TREES], "seed": None},
+    report=lambda results, path: tell(results),
+    needed=("rows", "tables", "methods"),
+)

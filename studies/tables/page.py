@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -52,12 +51,6 @@ SINGLE = (
     f"One fit on the first split of each table, with {THREADS} threads in one process: seconds, the peak memory in "
     f"megabytes without the data, and seconds to predict {PREDICTED:,} rows."
 )
-
-
-def write_report(out: Path, results: Results) -> Path:
-    """Write `report.html` from a result file, print ranks and targets, and return the report's path."""
-    print(to_terminal(results))
-    return make_report(results).write(out)
 
 
 def to_terminal(results: Results) -> str:

@@ -4,29 +4,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import torch
 
 from calibrant.methods import METHODS, Calibrated, Ensemble, Method, SelfCalibrated, Standard
 from calibrant.methods.blend import MEMBERS
-from calibrant.report import Results
 from calibrant.report.results import Record
-from studies.common.command import begin, export, open_store, tell_user, usable_folder
-from studies.common.contents import in_order, position, read_own
 from studies.common.jobs import Job, ambient_workers, run_jobs
 from studies.common.keys import Key, make_key
+from studies.common.options import Device, FirstSeed, Jobs, Option, Seeds, Tables
 from studies.common.records import predict, resolve_device
 from studies.common.runs import FinishedRun, Planned, Training, populations
-from studies.common.shared import checked_methods, made
-from studies.common.store import Store
+from studies.common.shared import checked_methods
+from studies.common.store import Line, Store
+from studies.common.study import Plan, Study, tell_user
 from studies.tables.costs import THREADS, cost_jobs
 from studies.tables.data import FLOOR, SIZES, Source, Split, TableFile, examine, find_tables, prepare
 from studies.tables.ids import FORMER, NETWORK_ONLY, OWN, RIVAL
-from studies.tables.page import write_report
+from studies.tables.page import make_report, to_terminal
 from studies.tables.peers import (
     IN_FOLDS,
     PEERS,
@@ -37,7 +36,8 @@ from studies.tables.peers import (
     run_peers,
 )
 
-NAME = "tables"
+ORDER = [*METHODS, NETWORK_ONLY, FORMER, *PEERS]
+"""The methods in the order of the tables."""
 LEARNING_RATE = 0.005
 """Adam's learning rate for the network baselines on all tables. Of 0.002, 0.005, 0.01 and 0.02, it gave the lowest mean
 validation loss of the stopped network on eleven tables and parts of tables, at seeds that no reported split uses."""
@@ -63,50 +63,48 @@ def table_methods() -> dict[str, Method]:
     return found | {NETWORK_ONLY: SelfCalibrated(), FORMER: SelfCalibrated(embedding=None)}
 
 
-def run(
+def plan(
     *,
-    data: Path | None = None,
-    target: str | None = None,
-    seeds: int = 5,
-    only: Sequence[str] | None = None,
-    methods: Sequence[str] | None = None,
-    out: Path,
-    device: str = "auto",
-    jobs: int | None = None,
-    first_seed: int = 0,
-    fresh: bool = False,
-    costs: bool = False,
-    source: str | Path | None = None,
-) -> Path:
-    """Measure every method on every table, write `results.json` and `report.html`, and return the report's path.
+    data: Tables = None,
+    target: Annotated[
+        str | None, Option("Column of the labels; default: the one called target, class, label or y.")
+    ] = None,
+    seeds: Seeds = 5,
+    only: Annotated[Sequence[str] | None, Option("Names of tables; default: all.")] = None,
+    methods: Annotated[
+        Sequence[str] | None,
+        Option(
+            "Ids of methods: those of `calibrant methods`, self-calibrated-network, self-calibrated-former, and the "
+            "rivals: sklearn-mlp, hgb, lightgbm and catboost alone; sklearn-, hgb-, lightgbm- and catboost- with "
+            "isotonic, sigmoid or temperature; hgb-cross-calibrated; realmlp-temperature. By default all; rivals that "
+            "are not installed are skipped."
+        ),
+    ] = None,
+    device: Device = "auto",
+    jobs: Jobs = None,
+    first_seed: FirstSeed = 0,
+    costs: Annotated[
+        bool,
+        Option(
+            "Measure seconds and memory of single fits instead of scores, on two threads and one split of each table; "
+            "default methods: self-calibrated, self-calibrated-former and hgb-temperature."
+        ),
+    ] = False,
+) -> Plan:
+    """Compare every method on every table of a folder, on 60/20/20 splits: scores, ranks and paired differences.
 
-    Each table is split 60/20/20 by seed, stratified by class, and encoded by its training part. Our baselines train on
-    60 % and stop or calibrate on 20 %; methods that hold out their own part get these 80 % together. Stored runs in
-    ``out`` are not measured again, unless the table, the method's settings, the version of the study or scikit-learn's
-    version changed. A long run can therefore be interrupted, or divided by ``only`` and ``methods``. Tables that cannot
-    be read, split or encoded are skipped, and the report says why.
+    For example:
 
-    Parameters
-    ----------
-    data : folder of CSV, TSV and Parquet files, or one such file
-    target : name of the label column in all tables; by default target, class, label or y
-    seeds : the number of seeds, from ``first_seed``; each is a split and an initialisation of the networks
-    only, methods : names of tables and ids of methods; by default all
-    out : folder for results and report
-    device : for our methods; scikit-learn's methods run on the CPU
-    jobs : the number of parallel processes. None uses the ambient joblib configuration; if our methods run on a GPU,
-        scikit-learn's methods use all cores
-    fresh : measure stored runs of these tables and methods again
-    costs : measure seconds and memory of single fits instead of scores, on the first split of each table with two
-        threads in one process; by default for the methods that the targets compare
-    source : a result file or a store to make the report from, without training
+    python -m studies bench tables --data churn.csv --target churn --methods self-calibrated hgb --seeds 3
+
+    Each table is split by seed, stratified by class, and encoded by its training part. Our baselines train on 60 % and
+    stop or calibrate on 20 %; methods that hold out their own part get these 80 % together. Results in --out are reused
+    unless the table, the method's settings, the version of the study or scikit-learn's version changed. A long run can
+    therefore be interrupted, or divided by --only and --methods. Tables that cannot be read, split or encoded are
+    skipped, and the report says why.
     """
-    if source is not None:
-        return write_report(usable_folder(out), read_own(source, NAME, arrange))
     if data is None:
-        raise ValueError(
-            "data must name a folder of tables, or source a result file to make the report from; got neither."
-        )
+        raise ValueError("--data must name a folder of tables, or --from a result file; got neither.")
     own, place, left_out = table_methods(), resolve_device("cpu" if costs else device), missing_peers()
     if costs:
         methods, seeds = methods or (OWN, FORMER, RIVAL), 1
@@ -115,82 +113,54 @@ def run(
         if methods is None or name in methods:
             tell_user(f"{name} is left out: {left_out[name]}.")
     paths, span = find_tables(Path(data), only), range(first_seed, first_seed + seeds)
-    found: dict[str, Source] = {n: path if target is None else TableFile(path, target) for n, path in paths.items()}
-    store = open_tables(out, place)
-    examined = examine(found, span)
+    sources: dict[str, Source] = {n: path if target is None else TableFile(path, target) for n, path in paths.items()}
+    examined = examine(sources, span)
     for name, reason in examined.unsuitable.items():
         tell_user(f"The table {name} is left out: {reason}")
-    keys = TableKeys({n: repr(own[n]) if n in own else peer_settings(n) for n in names}, examined.tables)
+    settings = {n: repr(own[n]) if n in own else peer_settings(n) for n in names}
+    versions = made_by(names)
     config: dict[str, Any] = {
-        "experiment": NAME,
         "split": list(SIZES),
         "nll_floor": FLOOR,
-        "methods": keys.methods,
-        "made_by": made_by(names),
+        "methods": settings,
+        "made_by": versions,
         "costs": {n: cost_of(own[n]) if n in own else peer_cost(n) for n in names},
         "tables": examined.tables,
         "left_out": left_out,
-        "notes": {name: examined.notes.get(name, []) for name in found},
-        "unsuitable": {name: examined.unsuitable.get(name) for name in found},
+        "notes": {name: examined.notes.get(name, []) for name in sources},
+        "unsuitable": {name: examined.unsuitable.get(name) for name in sources},
         "device": str(place),
-        **made(),
     }
-    store.forget([n for n, line in store.current.items() if line["key"]["table"] in examined.unsuitable])
-    threads = THREADS if costs else None
-    wanted = [keys.key(table, name, seed, threads) for table in examined.tables for name in names for seed in span]
-    missing = begin(store, config, wanted, expected=keys.expected, fresh=fresh)
-    if costs:
-        run_jobs(store, missing, here=cost_jobs(missing, own, found, examined.tables))
-        missing = []
-    ours = own_jobs([(key, own[key["method"]]) for key in missing if key["method"] in own], found, place)
-    theirs = peer_jobs([key for key in missing if key["method"] in PEERS], found, examined.tables)
-    if place.type == "cuda" and ambient_workers() == 1:
-        run_jobs(store, missing, here=ours, beside=[[job] for job in theirs], workers=jobs or os.cpu_count() or 1)
-    else:
-        run_jobs(store, missing, beside=[[job] for job in (*ours, *theirs)], workers=jobs)
-    results = export(store, arrange)
-    return write_report(store.folder, read_own(results, NAME, arrange))
 
+    def key(data: str, **fields: Any) -> Key:
+        return make_key(settings=settings[fields["method"]], code=versions[fields["method"]], data=data, **fields)
 
-def open_tables(out: Path, device: torch.device) -> Store:
-    """Open the store; raise an error if its records were measured with other settings."""
-    store = open_store(out, NAME, device=device)
-    for before in store.commands[-1:]:
-        for name, value in (("split", list(SIZES)), ("nll_floor", FLOOR)):
-            if before["config"].get(name) != value:
-                raise ValueError(
-                    f"{store.path} was made with {name} {before['config'].get(name)}, and this run has {value}; choose "
-                    "another folder for results."
-                )
-    return store
-
-
-@dataclass(frozen=True)
-class TableKeys:
-    """Makes the keys of runs, from the settings of the methods and the digests of the tables."""
-
-    methods: Mapping[str, str]
-    tables: Mapping[str, Mapping[str, Any]]
-
-    def key(self, table: str, method: str, seed: int, threads: int | None = None, data: str | None = None) -> Key:
-        """Return the key of one run; ``data`` is the table's digest if it is not one of these tables.
-
-        ``threads`` is given for runs that measure costs.
-        """
-        found = self.tables[table]["sha256"] if data is None else data
-        fields: dict[str, Any] = {"table": table, "method": method, "seed": seed}
-        fields |= {} if threads is None else {"threads": threads}
-        return make_key(settings=self.methods[method], code=made_by([method])[method], data=found, **fields)
-
-    def expected(self, line: Mapping[str, Any]) -> Key | None:
-        """Return the current key of a stored run; None for a method that this command does not have.
-
-        Tables that this command does not have are assumed to be unchanged.
-        """
+    def expected(line: Line) -> Key | None:
+        """A table that this command does not have is assumed to be unchanged; an unsuitable one loses its records."""
         fields = line["key"]
-        if fields["method"] not in self.methods:
-            return None
-        return self.key(**fields, data=None if fields["table"] in self.tables else line["data"])
+        if fields["table"] in examined.unsuitable:
+            return make_key(settings="", code="unsuitable", **fields)
+        known = examined.tables.get(fields["table"])
+        return key(known["sha256"] if known else line["data"], **fields) if fields["method"] in settings else None
+
+    def make(store: Store, missing: list[Key]) -> None:
+        if costs:
+            return run_jobs(store, missing, here=cost_jobs(missing, own, sources, examined.tables))
+        ours = own_jobs([(k, own[k["method"]]) for k in missing if k["method"] in own], sources, place)
+        theirs = peer_jobs([k for k in missing if k["method"] in PEERS], sources, examined.tables)
+        if place.type == "cuda" and ambient_workers() == 1:
+            workers = jobs or os.cpu_count() or 1
+            return run_jobs(store, missing, here=ours, beside=[[job] for job in theirs], workers=workers)
+        return run_jobs(store, missing, beside=[[job] for job in (*ours, *theirs)], workers=jobs)
+
+    threads = {"threads": THREADS} if costs else {}
+    keys = [
+        key(about["sha256"], table=table, method=name, seed=seed, **threads)
+        for table, about in examined.tables.items()
+        for name in names
+        for seed in span
+    ]
+    return Plan(keys, config, make, expected)
 
 
 def own_jobs(planned: Sequence[Planned], paths: Mapping[str, Source], device: torch.device) -> list[Job]:
@@ -226,20 +196,18 @@ def fit_peers(path: Source, keys: Sequence[Key]) -> dict[Key, Record]:
     return dict(zip(keys, records, strict=True))
 
 
-def arrange(results: Results) -> Results:
-    """Return the records sorted by table and method; the config lists the tables and methods that have records."""
-    config, records = results.config, results.records
-    order = position([*METHODS, NETWORK_ONLY, FORMER, *PEERS])
-    records = in_order(records, lambda r: (r.get("threads", 0), r["table"], order.get(r["method"]), r["seed"]))
-    held = {name: list(dict.fromkeys(r[name] for r in records)) for name in ("table", "method")}
-    methods = sorted(held["method"], key=lambda name: order.get(name, len(order)))
-    told: dict[str, Any] = {"tables": {name: config["tables"][name] for name in held["table"]}}
+def extend(config: Mapping[str, Any], records: list[Record]) -> dict[str, Any]:
+    """The config with the tables and methods that have records, and with the reasons for those that have none."""
+    order = ORDER + sorted({r["method"] for r in records} - set(ORDER))
+    tables = list(dict.fromkeys(r["table"] for r in records))
+    methods = [name for name in order if any(r["method"] == name for r in records)]
+    found: dict[str, Any] = {"tables": {name: config["tables"][name] for name in tables}}
     for about in ("methods", "made_by", "costs"):
-        told[about] = {name: config[about][name] for name in methods if name in config.get(about, {})}
-    told["left_out"] = {n: why for n, why in config.get("left_out", {}).items() if n not in methods}
-    told["notes"] = {n: notes for n, notes in config.get("notes", {}).items() if notes and n in told["tables"]}
-    told["unsuitable"] = {n: w for n, w in config.get("unsuitable", {}).items() if w and n not in told["tables"]}
-    return results._replace(config=config | told, records=records)
+        found[about] = {name: config[about][name] for name in methods if name in config.get(about, {})}
+    found["left_out"] = {n: why for n, why in config.get("left_out", {}).items() if n not in methods}
+    found["notes"] = {n: notes for n, notes in config.get("notes", {}).items() if notes and n in tables}
+    found["unsuitable"] = {n: why for n, why in config.get("unsuitable", {}).items() if why and n not in tables}
+    return found
 
 
 def cost_of(method: Method) -> dict[str, Any]:
@@ -248,3 +216,15 @@ def cost_of(method: Method) -> dict[str, Any]:
         many = method.folds * method.repeats
         return {"networks": many, "labels": IN_FOLDS} if method.refit else {"networks": 1, "labels": SPLIT}
     return {"networks": method.members if isinstance(method, Ensemble) else 1, "labels": SPLIT}
+
+
+STUDY = Study(
+    "tables",
+    axes=("table", "method", "seed", "threads"),
+    plan=plan,
+    order=lambda config: {"threads": None, "table": None, "method": ORDER, "seed": None},
+    extend=extend,
+    report=lambda results, path: make_report(results),
+    screen=to_terminal,
+    needed=("split", "tables", "methods"),
+)

@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import types
 from pathlib import Path
 
 import pytest
@@ -14,30 +13,16 @@ import pytest
 pytest.importorskip("typer")
 pytest.importorskip("jinja2")
 pytest.importorskip("matplotlib")
-from typer.testing import CliRunner
-
 import calibrant
-from calibrant.cli import commands, main, shell
+from calibrant.cli import main, shell
+from tests.cli.cases import invoke
 
 ROOT = Path(__file__).parents[2]
-
-
-def invoke(*arguments):
-    return CliRunner().invoke(commands.app, [str(a) for a in arguments])
 
 
 def plain(text):
     """What a usage error says, without colours, the box around it and its line breaks."""
     return " ".join(re.sub(r"\x1b\[[0-9;]*m", "", text).replace("│", " ").split())
-
-
-def test_methods_are_listed(monkeypatch):
-    stand_in = types.ModuleType("calibrant.methods")
-    stand_in.METHODS = {name: types.SimpleNamespace(summary=f"does {name}") for name in ("bo4sc", "focal")}
-    monkeypatch.setitem(sys.modules, "calibrant.methods", stand_in)
-    result = invoke("methods")
-    assert result.exit_code == 0
-    assert result.stdout.splitlines() == ["bo4sc  does bo4sc", "focal  does focal"]
 
 
 def test_version():
@@ -51,7 +36,7 @@ def test_the_examples_run():
 def test_as_a_module():
     done = subprocess.run([sys.executable, "-m", "calibrant", "--help"], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0
-    for command in ("train", "predict", "evaluate", "calibrate", "apply", "methods", "info", "--version"):
+    for command in ("train", "predict", "evaluate", "calibrate", "apply", "info", "--version"):
         assert command in plain(done.stdout)
     for study in ("reproduce", "sweep", "ablate", "bench"):
         assert study not in done.stdout
@@ -59,9 +44,9 @@ def test_as_a_module():
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])
 def test_characters_that_an_encoding_lacks_are_escaped(encoding):
-    """The summaries of methods have Greek letters."""
+    """The help has dots and lines that few encodings have."""
     environment = {**os.environ, "PYTHONIOENCODING": encoding}
-    command = [sys.executable, "-m", "calibrant", "methods"]
+    command = [sys.executable, "-m", "calibrant", "calibrate", "--help"]
     done = subprocess.run(command, capture_output=True, cwd=ROOT, env=environment)
     assert (done.returncode, done.stderr) == (0, b"")
 

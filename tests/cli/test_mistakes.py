@@ -75,7 +75,11 @@ def test_other_mistakes_are_sentences_too(table, tmp_path):
     for arguments, words in (
         (("evaluate", good, "--labels", "churn"), "no column 'churn'"),
         (("evaluate", good, "--group", "town"), "no column 'town'"),
-        (("evaluate", good, "--recalibrate", "magic"), "got 'magic'"),
+        (("evaluate", good, "--recalibrate", "magic"), "calibrant: --recalibrate must be one of 'auto', 'temperature'"),
+        (
+            ("calibrate", good, "--out", "c", "--method", "magic"),
+            "calibrant: --method must be one of 'auto'",
+        ),
         (("evaluate", good, "--out", tmp_path), "is a folder"),
         (("evaluate", good, "--out", tmp_path / "no" / "r.html"), "does not exist"),
         (("evaluate", good, short), "must predict the same rows"),
@@ -139,11 +143,21 @@ def test_no_drawing_package_is_needed(table):
     assert "Over-confident by" in done.stdout
 
 
-def test_a_page_without_jinja_says_how_to_install_it(table, tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "jinja2", None)
-    done = invoke("evaluate", table(), "--out", tmp_path / "x.html")
-    assert done.exit_code == 2
-    assert "pip install 'calibrant[report]'" in done.stderr
+def test_a_command_names_the_extra_that_it_misses(table, tmp_path, monkeypatch):
+    path, calibrator, out = table(), tmp_path / "c", tmp_path / "o.csv"
+    assert invoke("calibrate", path, "--method", "platt", "--out", calibrator).exit_code == 0
+    for package, extra, *command in (
+        ("jinja2", "report", "evaluate", path, "--out", tmp_path / "x.html"),
+        ("pandas", "tables", "apply", calibrator, path, "--out", out),
+        ("pandas", "tables", "train", path, "--target", "label", "--out", tmp_path / "model"),
+        ("pyarrow.parquet", "tables", "evaluate", table(name="b.parquet")),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setitem(sys.modules, package, None)
+            done = invoke(*command)
+        assert done.exit_code == 2
+        assert f"pip install 'calibrant[{extra}]'" in done.stderr
+    assert not (tmp_path / "model").exists()
 
 
 def test_predicted_must_be_columns_of_a_model_with_probs():
@@ -154,10 +168,3 @@ def test_predicted_must_be_columns_of_a_model_with_probs():
             calibrant.evaluate(probs, labels, predicted=wrong)
     with pytest.raises(ValueError, match="predicted must name models with probs; got other"):
         calibrant.evaluate({"one": probs}, labels, predicted={"other": [0, 1, 0, 1]})
-
-
-def test_a_wrong_calibrator_names_its_option(table):
-    for command in (("calibrate", table(), "--out", "c", "--method"), ("evaluate", table(), "--recalibrate")):
-        done = invoke(*command, "magic")
-        assert done.exit_code == 2
-        assert f"calibrant: {command[-1]} must be one of 'auto', 'temperature'" in done.output

@@ -159,24 +159,6 @@ def test_tables_that_cannot_be_encoded(data, sentence):
         TableEncoder().fit(data)
 
 
-def test_text_among_numbers_is_refused_at_transform():
-    with pytest.raises(ValueError, match="'x' is numeric, but 'many' is not a number"):
-        TableEncoder().fit({"x": [1, 2]}).transform({"x": ["many"]})
-
-
-@pytest.mark.parametrize(
-    ("name", "value"), [("rare", 1.0), ("max_categories", 1), ("unseen", "skip"), ("output", "dense")]
-)
-def test_impossible_settings_are_refused(name, value):
-    with pytest.raises(ValueError, match=name):
-        TableEncoder(**{name: value}).fit(TRAIN)
-
-
-def test_an_encoder_must_be_fitted():
-    with pytest.raises(ValueError, match="not fitted"):
-        TableEncoder().transform(TRAIN)
-
-
 def test_declared_categories_stay_so_however_many_numbers_they_hold():
     codes = ["1", "2", "3"] * 20 + ["x", "x"]
     names = ["c=1", "c=2", "c=3", "c=x"]

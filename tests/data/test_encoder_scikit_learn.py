@@ -141,7 +141,8 @@ def test_complex_columns_are_refused():
 
 @pytest.mark.parametrize(
     "setting",
-    [{"rare": 2}, {"rare": "few"}, {"max_categories": 1}, {"max_categories": "many"}, {"categorical": None}],
+    [{"rare": 2}, {"rare": "few"}, {"max_categories": 1}, {"max_categories": "many"}, {"categorical": None}]
+    + [{"rare": 1.0}, {"unseen": "skip"}, {"output": "dense"}],
     ids=str,
 )
 def test_bad_settings_are_named(setting):

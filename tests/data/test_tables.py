@@ -91,29 +91,29 @@ def test_columns_are_read_without_labels(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "sentence"),
+    ("name", "content", "sentence"),
     [
-        ("t.csv", "x,y\n1,a\n2,\n3,?\n", "2 of the 3 labels in 'y' are missing"),
+        ("t.csv", "x,y\n1,a\n2,\n3,?\n", r"^t\.csv: 2 of the 3 labels in 'y' are missing"),
         ("t.csv", "x,y\n1,0.5\n2,1\n", "must hold classes; got 1 values that are not whole"),
         ("t.csv", "y\n1\n2\n", "nothing to learn from"),
         ("t.csv", "x,y\n", "holds no rows"),
         ("t.csv", "", "is empty; give a file"),
-        ("t.xlsx", "x,y\n1,1\n", "must end in .csv, .tsv or .parquet"),
+        ("t.csv", "größe,y\n1,2\n".encode() + b"\xff", "not text in UTF-8"),
+        ("t.csv", "größe,y\n1,2\n".encode("utf-16")[:-1], "not text in UTF-8"),
+        ("t.csv", bytes(range(256)) * 4, "not text in UTF-8"),
+        ("t.csv", b"PK\x03\x04\x14\x00", "is a spreadsheet or an archive, not text; save it as CSV"),
+        ("t.xlsx", "PK", r"must end in \.csv, \.tsv or \.parquet, optionally with \.gz; got t\.xlsx\. Save it as CSV"),
         ("t.csv.gz", "x,y\n1,1\n", "not a complete gzip file"),
+        ("text.parquet", "x,y\n1,2\n", r"^text\.parquet could not be read as a Parquet file: .*\.$"),
+        ("cut.parquet", b"PAR1" + bytes(40), r"^cut\.parquet could not be read as a Parquet file: .*\.$"),
     ],
 )
-def test_errors_name_what_is_wrong(name, text, sentence, tmp_path):
-    (tmp_path / name).write_text(text)
+def test_errors_name_what_is_wrong(name, content, sentence, tmp_path):
+    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ValueError, match=sentence):
         read_table(tmp_path / name)
-
-
-def test_files_that_are_absent_or_not_utf8(tmp_path):
     with pytest.raises(FileNotFoundError, match="There is no file"):
         read_table(tmp_path / "none.csv")
-    (tmp_path / "latin.csv").write_bytes(b"town,y\nK\x81ln,1\n")
-    with pytest.raises(ValueError, match="UTF-8"):
-        read_table(tmp_path / "latin.csv")
 
 
 @pytest.mark.parametrize(
@@ -190,19 +190,6 @@ def test_spaces_around_names_are_no_part_of_them(tmp_path):
 def test_question_marks_are_missing_in_parquet_too(tmp_path):
     pd.DataFrame({"x": ["a", "?", " ? "], "y": ["1", "2", "1"]}).to_parquet(tmp_path / "t.parquet")
     assert read_table(tmp_path / "t.parquet").columns["x"].tolist() == ["a", None, None]
-
-
-def test_errors_of_labels_and_of_parquet_name_the_file(tmp_path):
-    (tmp_path / "gaps.csv").write_text("x,y\n1,a\n2,\n")
-    with pytest.raises(ValueError, match=r"^gaps\.csv: 1 of the 2 labels in 'y' are missing"):
-        read_table(tmp_path / "gaps.csv")
-    for name, content in {
-        "text.parquet": b"x,y\n1,2\n",
-        "cut.parquet": b"PAR1" + bytes(40),
-    }.items():
-        (tmp_path / name).write_bytes(content)
-        with pytest.raises(ValueError, match=rf"^{name} could not be read as a Parquet file: .*\.$"):
-            read_table(tmp_path / name)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import calibrant
 from calibrant.bilevel import Callback
 from calibrant.methods import Calibrated, Ensemble, Standard
 from calibrant.methods.averaged import AveragedNetwork
-from calibrant.methods.varied_rates import VariedRates
+from calibrant.methods.standard import VariedRates
 from tests.estimators.own_cases import SHORT, small
 
 

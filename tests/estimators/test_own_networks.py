@@ -14,9 +14,9 @@ from torch import fx, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import calibrant
-from calibrant.methods import Calibrated, Ensemble, Samples, Standard, varied_rates
+from calibrant.methods import Calibrated, Ensemble, Samples, Standard, standard
 from calibrant.methods.averaged import AveragedNetwork
-from calibrant.methods.varied_rates import VariedRates, best_subset, next_rate
+from calibrant.methods.standard import VariedRates, best_subset, next_rate
 from studies.networks import models
 from studies.networks.tasks import TASKS, classes_of
 from tests.estimators.own_cases import SHORT, small
@@ -143,7 +143,7 @@ def test_a_learning_rate_that_breaks_down_is_left_out(monkeypatch, rates, left):
     x, y = torch.randn(60, 4), torch.randint(0, 2, (60,))
     net, data = nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)), ((x, y), (x[:30], y[:30]))
     given = iter(rates)
-    monkeypatch.setattr(varied_rates, "next_rate", lambda tried, first: next(given))
+    monkeypatch.setattr(standard, "next_rate", lambda tried, first: next(given))
     method = VariedRates(AveragedNetwork(epochs=5), members=2)
     if left:
         assert len(calibrant.fit(net, *data, method=method).networks) == left

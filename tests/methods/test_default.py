@@ -15,7 +15,7 @@ from calibrant.methods.core.task import Unchanged
 from calibrant.methods.fit.defaults import NEW, PLAIN, TUNED
 from calibrant.methods.fit.untrained import is_pretrained, is_untrained
 from calibrant.methods.recipes import RECIPES, SMALL_RECIPES, recipe_for
-from calibrant.methods.varied_rates import VariedRates
+from calibrant.methods.standard import VariedRates
 from calibrant.metrics import nll
 
 

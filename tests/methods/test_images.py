@@ -11,11 +11,10 @@ import torch
 from calibrant.bilevel import Callback
 from calibrant.methods import Calibrated
 from calibrant.methods.catalogue import IMAGE_METHODS, RECIPES, TABLE_3, Recipe, with_recipe
-from calibrant.methods.core.method import TrainingGroup
 from calibrant.methods.core.samples import Samples
 from calibrant.methods.core.task import Task
 from calibrant.methods.image_networks import MeanOn, NetworkTraining, error, head_and_width
-from calibrant.methods.meta_regularization import MetaRegularization, Rescale, gamma_of
+from calibrant.methods.meta_regularization import MetaRegularization, gamma_of
 from calibrant.models import small_cnn
 
 CLASSES, EACH = 3, 60
@@ -129,7 +128,14 @@ def test_head_and_width_read_no_generator_of_other_devices(task, monkeypatch):
     assert head_and_width(make(3), task) == ("fc", 8)
 
 
-def test_the_published_network_starts_with_a_mean_gamma_of_one(task):
-    method = with_recipe(IMAGE_METHODS["flg-sece-published"].method, RECIPE)
-    group = TrainingGroup([method], [task], [method.problem(make(0), task)])
-    assert any(isinstance(callback, Rescale) for callback in method.solving(group).callbacks)
+@pytest.mark.parametrize("positive", ["abs", "sigmoid"])
+def test_the_published_network_starts_with_a_mean_gamma_of_one(task, positive):
+    method = replace(with_recipe(IMAGE_METHODS["flg-sece-published"].method, RECIPE), positive=positive)
+    problem = method.problem(make(0), task)
+    batch = problem.train_batch(0)
+    features = problem.view.bind(problem.start, problem.start_buffers).features(batch.inputs)
+    gamma = problem.outer_view.run(problem.initial_phi(), lambda net: net(features))
+    assert gamma.mean().item() == pytest.approx(1, abs=1e-5)
+    scale = method.fit(task).networks[0].problem.variables.scale
+    assert torch.equal(scale, problem.variables.scale)
+    assert (scale != 1) == (positive == "sigmoid")

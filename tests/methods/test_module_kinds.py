@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 import calibrant
 from calibrant.methods import BO4SC
-from calibrant.models.functional.network import call, logits_of
+from calibrant.models.functional.network import batch_format, call, logits_of
 
 CLASSES = 3
 
@@ -370,8 +370,9 @@ def test_the_recipes_train_every_kind_of_module(case):
     assert moved
     assert moved <= {name for name, values in net.named_parameters() if values.requires_grad}
     low = "bfloat16" in case
-    given = calibrant.data.streams.batch.as_dtype(result._named(inputs), next(result.modules[0].parameters()).dtype)
-    given = result._named(inputs) if case in ("integer weights", "frozen body") else given
+    given = batch_format(result.modules[0]).arguments(inputs) if isinstance(inputs, tuple | list) else inputs
+    if case not in ("integer weights", "frozen body"):
+        given = calibrant.data.streams.batch.as_dtype(given, next(result.modules[0].parameters()).dtype)
     with torch.no_grad():
         logits = logits_of(call(result.module, given))
     torch.testing.assert_close(logits.double().softmax(1), probs, atol=0.03 if low else 1e-4, rtol=0)

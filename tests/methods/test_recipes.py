@@ -96,7 +96,7 @@ def test_the_result_says_what_was_taken_and_why(capsys):
     shown = capsys.readouterr().err
     assert told in shown
     assert re.search(r"epoch 1 of 1, training loss \d\.\d+, validation loss \d\.\d+\n", shown)
-    assert story_of(RECIPES["convolution"], conv()) == "convolutional network with BatchNorm: SGD, one cycle up to 0.1"
+    assert story_of(RECIPES["convolution"], conv()) == "convolutional network with BatchNorm: SGD, one cycle up to 0.2"
 
 
 def test_the_validation_part_is_evaluated_at_most_twenty_times(monkeypatch):

@@ -13,7 +13,7 @@ from calibrant.methods import Samples
 from calibrant.methods.averaged import BestAverage
 from calibrant.methods.fit.trained import Calculated
 from calibrant.methods.image_networks import MeanOn, error
-from calibrant.methods.varied_rates import best_subset
+from calibrant.methods.standard import best_subset
 
 COUNTS = torch.arange(24) % 5
 """A sample with weight k counts as k samples."""

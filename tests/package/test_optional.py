@@ -16,7 +16,7 @@ from .source import PACKAGE, ROOT
 
 OPTIONAL = (
     *("matplotlib", "typer", "jinja2", "rich", "pandas", "pyarrow", "PIL", "onnx", "ray", "lightning", "transformers"),
-    *("tensorboard", "mlflow", "wandb", "torchmetrics", "netcal", "probmetrics", "relplot", "numba", "lightgbm"),
+    *("tensorboard", "torchmetrics", "netcal", "probmetrics", "relplot", "numba", "lightgbm"),
 )
 CODE = """
 import json, sys

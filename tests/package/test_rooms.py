@@ -33,7 +33,7 @@ ROOMS = LEAVES | {
     "export": {"data", "models", "methods", "pool", "estimators"},
     "report": {"data", *LEAVES},
     "tables": {"bilevel", "data", "estimators", "methods", "metrics", "report", "selective"},
-    "cli": {"methods", "posthoc", "report", "tables"},
+    "cli": {"posthoc", "report", "tables"},
 }
 CEILINGS = {
     "": 100,
@@ -45,9 +45,9 @@ CEILINGS = {
     "export": 400,
     "integrations": 300,
     "losses": 550,
-    "methods": 4_350,
+    "methods": 4_150,
     "metrics": 1_700,
-    "models": 1_300,
+    "models": 1_250,
     "plots": 700,
     "pool": 950,
     "posthoc": 1_300,

@@ -202,7 +202,7 @@ def test_copies_change_nothing():
 
 
 def judged(labels: np.ndarray) -> Judged:
-    return Judged(labels, None, None, np.ones(len(labels), dtype=bool))
+    return Judged(labels, np.ones(len(labels)), None, np.ones(len(labels), dtype=bool))
 
 
 def test_a_member_of_little_weight_is_dropped_unless_needed():

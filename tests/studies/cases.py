@@ -1,15 +1,30 @@
-"""A hand-made classifier, usable and unusable tables, and records of tables."""
+"""Commands as a user types them, a hand-made classifier, usable and unusable tables, and records of tables."""
 
-from contextlib import contextmanager
+import io
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from types import SimpleNamespace
 
 import pytest
 
 from calibrant.methods import BO4SC, METHODS, Calibrated, Entry, Fitted, SelfCalibrated, Standard
 from calibrant.report import Results
-from studies import label_noise
+from studies.__main__ import main
+from studies.label_noise.study import run as run_noise
 from studies.sets import blobs
 from studies.tables.data import FLOOR, SCORES
 from tests.eager import train_eagerly
+
+
+def invoke(*words):
+    """Run `python -m studies` with these words: its exit code, and what it prints."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        try:
+            code = main([str(word) for word in words])
+        except SystemExit as stop:
+            code = stop.code
+    stdout, stderr = out.getvalue(), err.getvalue()
+    return SimpleNamespace(exit_code=code, stdout=stdout, stderr=stderr, output=stdout + stderr)
 
 
 class Fixed(Fitted):
@@ -87,4 +102,4 @@ def tiny_noise(out, **options):
         for name, method in TINY.items():
             patch.setitem(METHODS, name, Entry(method, ""))
         given = {"rates": [0.4], "seeds": 2, "device": "cpu", "sets": ("blobs-1.7", "bac"), "methods": list(TINY)}
-        return label_noise.run(out=out, **given | options)
+        return run_noise(out=out, **given | options)

@@ -10,7 +10,7 @@ import torch
 
 from calibrant.methods import BO4SC, METHODS, Entry, Mixture, SelfCalibrated, Standard
 from calibrant.report import read_results
-from studies.bo4sc import ablation, plain_descent, variants
+from studies.bo4sc import ablation, variants
 from studies.common.records import prepare
 from tests.studies.cases import Fixed
 
@@ -24,8 +24,6 @@ def tiny(monkeypatch):
         ("self-calibrated", SelfCalibrated(**small, folds=2)),
     ):
         monkeypatch.setitem(METHODS, name, Entry(method, ""))
-    monkeypatch.setattr(plain_descent, "RATES", (0.1, 0.3))
-    monkeypatch.setattr(plain_descent, "SEEDS", 1)
 
 
 def test_variants_differ_from_bo4sc_as_their_names_say():
@@ -76,12 +74,6 @@ def test_constant_weights_have_no_scores():
     assert story == dict.fromkeys(variants.STORY)
 
 
-def test_plain_descent_has_its_own_step_sizes(tiny):
-    found = plain_descent.choose_sgd(("blobs-1.3",))
-    assert found["learning_rate"] in (0.1, 0.3)
-    assert found["outer_learning_rate"] in (1050.0, 10500.0)
-
-
 def test_variants_of_self_calibrated_differ_as_their_names_say():
     found = {v.name: v for v in variants.variants() if v.group == "self-calibrated"}
     base = dataclasses.asdict(found["self-calibrated"].method)
@@ -127,28 +119,26 @@ def test_phi_without_learning_stays_at_its_start(tiny):
     torch.testing.assert_close(still.fit(task).extras["l2"], first.fit(task).extras["l2"], rtol=1e-5, atol=0)
 
 
-def test_one_row_for_each_variant_set_and_seed(tiny, tmp_path, monkeypatch):
+def test_one_row_for_each_variant_set_and_seed(tiny, tmp_path, capsys):
     only = ["standard", "η_w × 10", "self-calibrated", "without the last step"]
-    page = ablation.run(seeds=2, out=tmp_path, device="cpu", sets=("blobs-1.7",), only=only)
+    page = ablation.STUDY.run(seeds=2, out=tmp_path, device="cpu", sets=("blobs-1.7",), only=only)
     results = read_results(tmp_path / "results.json")
     assert [r["method"] for r in results.records[::2]] == ["standard", "bo4sc", *only[1:]]
     assert all(r["failure"] is None and 0 < r["nll"] < 3 for r in results.records)
     with_temperature, without = (r["nll"] for r in results.records[6::2])
     assert with_temperature != without
-    assert all((tmp_path / name).exists() for name in ("report.md", page.name))
-    text = (tmp_path / "report.md").read_text()
+    text = capsys.readouterr().out
     assert "η_w × 10" in text
     own = next(line for line in text.splitlines() if line.startswith("| self-calibrated "))
     assert own.split("|")[-2].split() == ["0.0000", "±", "0.0000"]  # its Δ is to itself, not to bo4sc
-    monkeypatch.setattr(ablation, "run_plan", None)
     for name in ("results.json", "results.jsonl"):
-        again = ablation.run(source=tmp_path / name, out=tmp_path / "again")
+        again = ablation.STUDY.run(source=tmp_path / name, out=tmp_path / "again")
         assert again.read_text() == page.read_text()
 
 
 def test_report_from_variants_with_different_numbers_of_seeds(tiny, tmp_path):
-    ablation.run(seeds=2, out=tmp_path, device="cpu", sets=("blobs-1.7",), only=["standard"])
-    page = ablation.run(seeds=1, out=tmp_path, device="cpu", sets=("bac",), only=["T = 1"])
+    ablation.STUDY.run(seeds=2, out=tmp_path, device="cpu", sets=("blobs-1.7",), only=["standard"])
+    page = ablation.STUDY.run(seeds=1, out=tmp_path, device="cpu", sets=("bac",), only=["T = 1"])
     results = read_results(tmp_path / "results.json")
     assert [(r["method"], r["dataset"], r["seed"]) for r in results.records] == [
         ("standard", "blobs-1.7", 0),
@@ -162,18 +152,6 @@ def test_report_from_variants_with_different_numbers_of_seeds(tiny, tmp_path):
     assert "T = 1" in page.read_text()
 
 
-def test_step_sizes_of_plain_descent_are_chosen_once(tiny, tmp_path, monkeypatch):
-    usual = {"seeds": 1, "out": tmp_path, "device": "cpu", "sets": ("bac",), "only": [variants.SGD]}
-    ablation.run(**usual)
-    before = read_results(tmp_path / "results.json")
-    monkeypatch.setattr(ablation, "choose_sgd", None)
-    ablation.run(**usual)
-    assert read_results(tmp_path / "results.json").records == before.records
-    monkeypatch.setattr(plain_descent, "RATES", (0.1,))
-    with pytest.raises(TypeError):  # other candidates: it would choose again
-        ablation.run(**usual)
-
-
 def test_unknown_variant_is_an_error(tmp_path):
     with pytest.raises(ValueError, match=r"variants among .* got T = 7"):
-        ablation.run(out=tmp_path, device="cpu", only=["T = 7"])
+        ablation.STUDY.run(out=tmp_path, device="cpu", only=["T = 7"])

@@ -165,7 +165,7 @@ def test_how_many_seeds():
 
 
 def test_control_differs_from_bo4sc_only_by_the_weights():
-    found = bo4sc.plan(SETS, [0], bo4sc.chosen_settings()[0]).methods
+    found = bo4sc.planned_methods(SETS, bo4sc.chosen_settings()[0])
     for dataset in SETS:
         control, method = found[dataset, "standard-matched"], found[dataset, "bo4sc"]
         for field in ("hidden", "epochs", "learning_rate", "batch_size"):
@@ -173,13 +173,12 @@ def test_control_differs_from_bo4sc_only_by_the_weights():
 
 
 def test_other_seeds_and_some_methods():
-    settings = bo4sc.chosen_settings()[0]
-    entries = bo4sc.plan(["bac"], [7, 8], settings, ["self-calibrated", "bo4sc"]).runs()
-    assert {(key["method"], key["seed"]) for key, _ in entries} == {
+    keys = bo4sc.plan(sets=["bac"], first_seed=7, seeds=2, methods=["self-calibrated", "bo4sc"], device="cpu").keys
+    assert {(key["method"], key["seed"]) for key in keys} == {
         (name, seed) for name in ("bo4sc", "standard-matched", "self-calibrated") for seed in (7, 8)
     }
     with pytest.raises(ValueError, match=r"methods must be among standard, .* got bosc"):
-        bo4sc.plan(["bac"], [0], settings, ["bosc"])
+        bo4sc.plan(sets=["bac"], methods=["bosc"])
 
 
 def test_calibrators_share_one_trained_network():
@@ -339,6 +338,6 @@ def test_a_fitted_set_takes_the_settings_of_its_original(tmp_path, eager):
 
 def test_fitted_sets_are_shown_beside_the_printed_cells(tmp_path, capsys):
     stored = Path(__file__).parents[2] / "results" / "bo4sc-fitted.json"
-    bo4sc.write_report(stored, tmp_path)
+    bo4sc.reproduce(source=stored, out=tmp_path)
     (row,) = (line for line in capsys.readouterr().out.splitlines() if "fitted-blobs-1.7" in line and "bo4sc" in line)
     assert {"0.016", "0.859"} <= {cell.strip() for cell in row.split("|")}

@@ -10,7 +10,7 @@ import torch
 from calibrant.methods import BO4SC
 from calibrant.report import read_results
 from studies.bo4sc import grid, search, study
-from studies.bo4sc.study import chosen_settings, reproduce
+from studies.bo4sc.study import chosen_settings
 from studies.sets import load_problem
 
 TINY = {
@@ -50,12 +50,10 @@ def test_choice_has_lowest_loss_among_settings_of_usual_accuracy():
 
 def test_a_grid_names_its_settings():
     assert grid.complete({"steps": [7]}) == {**{k: list(v) for k, v in grid.GRID.items()}, "steps": [7]}
-    with pytest.raises(ValueError, match="T"):
-        grid.complete({"T": [5]})
     with pytest.raises(ValueError, match="above zero"):
         grid.complete({"learning_rate": [0.0]})
     with pytest.raises(ValueError, match="criterion"):
-        grid.run(grid=TINY, criterion="accuracy")
+        grid.STUDY.run(**TINY, criterion="accuracy")
 
 
 def test_scoring_points_do_not_move_the_weights():
@@ -69,7 +67,7 @@ def test_scoring_points_do_not_move_the_weights():
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     out = tmp_path_factory.mktemp("grid")
-    page = grid.run(grid=TINY, seeds=1, out=out, device="cpu", sets=("blobs-1.7",))
+    page = grid.STUDY.run(**TINY, seeds=1, out=out, device="cpu", sets=("blobs-1.7",))
     assert page.exists()
     return out
 
@@ -98,21 +96,18 @@ def test_settings_are_arguments_of_the_method(folder):
     assert results.config["seeds"] == [10_000]
 
 
-def test_single_network_without_writing_settings(tmp_path):
+def test_a_single_network(tmp_path):
     one = {name: values[-1:] for name, values in TINY.items()}
-    grid.run(grid=one, seeds=1, out=tmp_path, device="cpu", sets=("bac",), write=False)
+    grid.STUDY.run(**one, seeds=1, out=tmp_path, device="cpu", sets=("bac",))
     assert len(read_results(tmp_path / "results.json").records) == 1
-    assert not (tmp_path / "settings.json").exists()
 
 
 def test_the_report_comes_from_the_file_alone(folder, tmp_path, monkeypatch):
     monkeypatch.setattr(grid, "run_jobs", None)
     for name in ("results.json", "results.jsonl"):
-        again = grid.run(source=folder / name, out=tmp_path)
+        again = grid.STUDY.run(source=folder / name, out=tmp_path)
         assert again.read_text() == (folder / "report.html").read_text()
         assert (tmp_path / "settings.json").read_text() == (folder / "settings.json").read_text()
-    grid.run(source=folder / "results.json", out=tmp_path / "bare", write=False)
-    assert not (tmp_path / "bare" / "settings.json").exists()
 
 
 def test_stored_search_reproduces_the_package_settings(tmp_path):
@@ -120,28 +115,19 @@ def test_stored_search_reproduces_the_package_settings(tmp_path):
     file = Path(__file__).parents[2] / "results" / "bo4sc-grid.json"
     if not file.exists():
         pytest.skip("no results beside the tests")
-    grid.run(source=file, out=tmp_path)
+    grid.STUDY.run(source=file, out=tmp_path)
     assert chosen_settings(tmp_path / "settings.json") == chosen_settings()
 
 
-def test_settings_of_one_set_serve_a_run_of_that_set(folder, tmp_path, monkeypatch):
-    """Check the arguments of the training; other tests run `reproduce` itself."""
-    handed = {}
-
-    def stop(store, plan, *arguments, **options):
-        handed.update(plan.methods)
-        raise InterruptedError
-
-    monkeypatch.setattr(study, "run_plan", stop)
-    usual = {"seeds": 1, "out": tmp_path, "device": "cpu", "settings": folder / "settings.json"}
+def test_settings_of_one_set_serve_a_run_of_that_set(folder):
+    usual = {"seeds": 1, "device": "cpu", "settings": folder / "settings.json"}
     with pytest.raises(ValueError, match=r"got none for blobs-1\.3, .* by --sets: blobs-1\.7\.$"):
-        reproduce(**usual)
-    with pytest.raises(InterruptedError):
-        reproduce(**usual, sets=["blobs-1.7"])
-    assert {dataset for dataset, _ in handed} == {"blobs-1.7"}
-    assert handed["blobs-1.7", "bo4sc"].hidden == (8, 8)
+        study.plan(**usual)
+    planned = study.plan(**usual, sets=["blobs-1.7"])
+    assert {key["dataset"] for key in planned.keys} == {"blobs-1.7"}
+    assert any("hidden=(8, 8)" in key.settings for key in planned.keys if key["method"] == "bo4sc")
     with pytest.raises(ValueError, match=r"sets must be among .* got moons"):
-        reproduce(**usual, sets=["moons"])
+        study.plan(**usual, sets=["moons"])
 
 
 def test_failed_settings_of_a_file_are_not_chosen():
@@ -149,18 +135,12 @@ def test_failed_settings_of_a_file_are_not_chosen():
     assert grid.choose([{"bce": None, "accuracy": None}, {"bce": 0.3, "accuracy": 0.9}])["bce"] == 0.3
 
 
-def test_large_grid_on_a_cpu_warns_before_training(monkeypatch, capsys, tmp_path):
+def test_large_grid_on_a_cpu_warns_before_training(capsys):
     assert grid.networks(grid.complete({}), sets=5, seeds=3) == 6480
 
-    def stop(*arguments, **more):
-        raise InterruptedError
-
-    monkeypatch.setattr(grid, "begin", stop)
-    with pytest.raises(InterruptedError):
-        grid.run(device="cpu", out=tmp_path)
+    grid.plan(device="cpu")
     assert "6,480 networks of up to 2,000 epochs" in capsys.readouterr().err
-    with pytest.raises(InterruptedError):
-        grid.run(grid=TINY, seeds=1, device="cpu", out=tmp_path)
+    grid.plan(**TINY, seeds=1, device="cpu")
     assert capsys.readouterr().err == ""
     with pytest.raises(ValueError, match=r"sets must be among .* got moons"):
-        grid.run(device="cpu", out=tmp_path, sets=["moons"])
+        grid.plan(device="cpu", sets=["moons"])

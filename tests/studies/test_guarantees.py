@@ -7,7 +7,6 @@ from sklearn.base import clone
 
 from calibrant.report import Results, read_results
 from calibrant.selective import RejectionRule, Window
-from studies import guarantees
 from studies.guarantees import measures, page, study
 from studies.guarantees.learners import LEARNERS, FoldMean
 from studies.guarantees.measures import FIXED, SCORES, TESTS, World, fixed_rules, kept, rule_name
@@ -103,17 +102,17 @@ def test_a_small_study(tmp_path, monkeypatch):
     monkeypatch.setattr(measures, "ROWS", 120)
     measures.world.cache_clear()
     try:
-        made = guarantees.run(seeds=2, sets=("blobs-1.3",), learners=("logistic", "tree"), out=tmp_path)
+        made = study.run(seeds=2, sets=("blobs-1.3",), learners=("logistic", "tree"), out=tmp_path)
         found = read_results(tmp_path / "results.json")
         assert [(r["learner"], r["seed"]) for r in found.records] == [
             (n, s) for n in ("logistic", "tree") for s in (0, 1)
         ]
         assert set(found.records[0]) >= {"mean", "refit", "split", "folds"}
         monkeypatch.setattr(study.measures, "measure", None)  # nothing is measured twice
-        again = guarantees.run(source=tmp_path / "results.json", out=tmp_path / "again")
+        again = study.run(source=tmp_path / "results.json", out=tmp_path / "again")
         assert again.read_text() == made.read_text()
-        guarantees.run(seeds=2, sets=("blobs-1.3",), learners=("logistic", "tree"), out=tmp_path)
+        study.run(seeds=2, sets=("blobs-1.3",), learners=("logistic", "tree"), out=tmp_path)
     finally:
         measures.world.cache_clear()
     with pytest.raises(ValueError, match="learners must be among logistic"):
-        guarantees.run(learners=("forest",), out=tmp_path)
+        study.run(learners=("forest",), out=tmp_path)

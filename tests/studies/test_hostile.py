@@ -9,7 +9,6 @@ from calibrant.estimators.folds import dealt_splits
 from calibrant.methods import blend
 from calibrant.report import Results, read_results
 from calibrant.report.results import write_results
-from studies import hostile
 from studies.hostile import docs, study
 from studies.hostile.cases import CASES, Data
 from studies.hostile.contenders import Alone, Frequencies, estimators, fitted
@@ -118,7 +117,7 @@ def test_a_run_with_an_earlier_version(tmp_path, monkeypatch):
         "only": ["ten rows", "two rows"],
         "methods": ["before", "class-frequencies", "linear", "logistic-regression"],
     }
-    page = hostile.run(seeds=2, before=tmp_path / "src", out=tmp_path / "out", **given)
+    page = study.run(seeds=2, before=tmp_path / "src", out=tmp_path / "out", **given)
     results = read_results(tmp_path / "out" / "results.json")
     assert len(results.records) == 16
     found = {(r["dataset"], r["method"], r["seed"]): r for r in results.records}
@@ -128,20 +127,20 @@ def test_a_run_with_an_earlier_version(tmp_path, monkeypatch):
     assert list(results.config["cases"]) == ["two rows", "ten rows"]
     monkeypatch.setattr(study, "measure", None)  # all of it is stored, also without the earlier version
     rest = [m for m in given["methods"] if m != "before"]
-    hostile.run(seeds=2, out=tmp_path / "out", only=given["only"], methods=rest)
+    study.run(seeds=2, out=tmp_path / "out", only=given["only"], methods=rest)
     assert len(read_results(tmp_path / "out" / "results.json").records) == 16
-    again = hostile.run(source=tmp_path / "out" / "results.json", out=tmp_path / "again")
+    again = study.run(source=tmp_path / "out" / "results.json", out=tmp_path / "again")
     assert "before" in again.read_text()
     assert page.exists()
 
 
 def test_unknown_names_are_an_error(tmp_path):
     with pytest.raises(ValueError, match="only must name cases among"):
-        hostile.run(only=["three rows"], out=tmp_path)
+        study.run(only=["three rows"], out=tmp_path)
     with pytest.raises(ValueError, match="before must name the folder"):
-        hostile.run(methods=["before"], out=tmp_path)
+        study.run(methods=["before"], out=tmp_path)
     with pytest.raises(ValueError, match="holds a package calibrant"):
-        hostile.run(before=tmp_path, out=tmp_path, only=["ten rows"])
+        study.run(before=tmp_path, out=tmp_path, only=["ten rows"])
 
 
 @pytest.mark.parametrize("kind", ["trees", "linear"])
@@ -165,7 +164,7 @@ def test_the_results_section_is_written_from_a_file(tmp_path):
     page.write_text(f"Head\n{docs.BEGIN}\nformer text\n{docs.END}\nFoot\n")
     every = [dict(r, dataset="copies") for r in records(before=1.5) if r["dataset"] == "a"]
     full = [dict.fromkeys((*study.SCORES, "peak_memory"), 0.1) | r for r in every]
-    config = study.arrange(Results({"experiment": study.NAME}, {}, full)).config
+    config = {"experiment": "hostile", **study.extend({}, full)}
     write_results(file, config, full)
     docs.main([str(page), str(file)])
     text = page.read_text()

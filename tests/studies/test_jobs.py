@@ -14,7 +14,7 @@ from studies.common.keys import make_key
 from studies.common.records import shape_of
 from studies.common.runs import Training, populations
 from studies.common.store import Store
-from studies.common.synthetic import Plan, parts_of, prepare_run
+from studies.common.synthetic import parts_of, prepare_run
 from studies.sets import SETS
 from tests.studies.cases import TINY, tiny_noise
 
@@ -112,8 +112,13 @@ def test_ray_workers_give_the_same_records_as_one_process(tmp_path):
 
 
 def trainings(sets, methods):
-    plan = Plan({(d, m): METHODS[m].method for d in sets for m in methods}, range(2))
-    groups = populations(plan.runs(), lambda key: shape_of(key["dataset"]))
+    planned = [
+        (make_key(settings="", dataset=d, method=m, seed=seed), METHODS[m].method)
+        for d in sets
+        for m in methods
+        for seed in range(2)
+    ]
+    groups = populations(planned, lambda key: shape_of(key["dataset"]))
     return [Training(own, prepare_run, None, torch.device("cuda")) for own in groups.values()]
 
 
@@ -124,7 +129,8 @@ def test_population_groups_runs_of_one_structure_with_their_calibrators():
         for shape in (("blobs-1.3", "blobs-1.7"), ("spirals-2.5", "spirals-3.5"), ("bac",))
         for family in (("standard", "temperature"), ("bo4sc",))
     ]
-    differing = Plan({("bac", "a"): Standard(epochs=1), ("bac", "b"): Standard(epochs=2, hidden=(3,))}, [0]).runs()
+    methods = {"a": Standard(epochs=1), "b": Standard(epochs=2, hidden=(3,))}
+    differing = [(make_key(settings="", method=name), method) for name, method in methods.items()]
     assert len(populations(differing, lambda key: None)) == 2
 
 

@@ -1,5 +1,6 @@
 """Keys of runs: when two are equal, and when a stored run is up to date."""
 
+import importlib
 import re
 from functools import cache
 from pathlib import Path
@@ -7,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from calibrant.report import read_results
-from studies.common.contents import KINDS
+from studies.common.commands import COMMANDS
 from studies.common.keys import make_key, name_of
 from studies.guarantees import study as guarantees
 from studies.hostile import study as hostile
 from studies.networks import study as networks
-from studies.tables.peers import peer_settings
+from studies.tables.peers import PEERS, peer_settings
 from studies.tables.study import table_methods
 
 
@@ -52,6 +53,12 @@ def test_a_stored_run_matches_by_version_and_settings():
     assert not key.matches({"code": "2", "config": "other"})
 
 
+def axes_of(experiment):
+    """The fields that identify the runs of an experiment."""
+    command = next(command for command in COMMANDS.values() if command.experiment == experiment)
+    return getattr(importlib.import_module(command.module), command.study).axes
+
+
 RESULTS = Path(__file__).parents[2] / "results"
 
 
@@ -70,7 +77,7 @@ def test_committed_runs_are_not_run_again(file, expected):
         pytest.skip("no results beside the tests")
     results = read_results(path)
     records = [record for record in results.records if "version 0" not in record["code"]]
-    fields = KINDS[results.config["experiment"]].identity
+    fields = axes_of(results.config["experiment"])
     lines = [record | {"key": {n: record[n] for n in fields if n in record}, "data": ""} for record in records]
     keys = [(expected(line), line) for line in lines]
     known = [(key, line) for key, line in keys if key is not None]
@@ -82,11 +89,13 @@ def test_committed_runs_are_not_run_again(file, expected):
 def tables_settings():
     """The settings of today's methods and the stored digests of the tables."""
     config, methods = read_results(RESULTS / "bo4sc-tables.json").config, table_methods()
-    texts = {name: repr(methods[name]) if name in methods else peer_settings(name) for name in config["methods"]}
+    texts = {name: repr(methods[name]) if name in methods else peer_settings(name) for name in (*methods, *PEERS)}
     return texts, {name: table["sha256"] for name, table in config["tables"].items()}
 
 
 def tables_key(line):
     """The key of a run on tables; its version names libraries of the machine that measured it."""
     texts, digests = tables_settings()
+    if line["method"] not in texts:  # no longer a method
+        return None
     return make_key(settings=texts[line["method"]], data=digests[line["table"]], code=line["code"])

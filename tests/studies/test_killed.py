@@ -9,7 +9,6 @@ from functools import partial
 import pytest
 
 from calibrant.report import read_results
-from studies.common.contents import contents
 from studies.common.store import Store
 from studies.label_noise import study
 from tests.studies import tiny
@@ -97,7 +96,7 @@ def test_two_runs_on_one_folder_lose_nothing(start, tmp_path):
     records = read_results(out / "results.json").records
     assert {r["method"] for r in records} == set(TINY)
     assert len(records) == len(TINY) * 2 * 2
-    assert records == contents(Store(out), study.arrange).records
+    assert records == study.STUDY.contents(Store(out)).records
 
 
 @pytest.mark.slow

@@ -7,12 +7,11 @@ import torch
 
 from calibrant.methods import BO4SC, METHODS, Calibrated, Entry, SelfCalibrated, Standard
 from calibrant.report import read_results
-from studies import label_noise
 from studies.common.pooled import POOLED
 from studies.common.records import prepare
-from studies.label_noise import study
 from studies.label_noise.measures import suspects
 from studies.label_noise.page import noise_targets, with_all_seeds
+from studies.label_noise.study import run
 from tests.studies.cases import Fixed
 
 ROOT = Path(__file__).parents[2]
@@ -108,7 +107,7 @@ def test_every_method_at_every_rate(monkeypatch, tmp_path):
     ):
         monkeypatch.setitem(METHODS, name, Entry(method, ""))
     given = {"rates": [0.4], "seeds": 1, "first_seed": 7, "sets": ("blobs-1.7",), "methods": methods}
-    page = label_noise.run(**given, out=tmp_path, device="cpu")
+    page = run(**given, out=tmp_path, device="cpu")
     results = read_results(tmp_path / "results.json")
     assert page.exists()
     assert results.config["rates"] == [0.0, 0.4]
@@ -118,12 +117,11 @@ def test_every_method_at_every_rate(monkeypatch, tmp_path):
         assert record["failure"] is None
         assert (record["suspects_auroc"] is None) == (record["rate"] == 0)
         assert (record["candidate"] is not None) == (record["method"] == "self-calibrated")
-    monkeypatch.setattr(study, "run_plan", None)
     for name in ("results.json", "results.jsonl"):
-        again = label_noise.run(source=tmp_path / name, out=tmp_path / "again")
+        again = run(source=tmp_path / name, out=tmp_path / "again")
         assert again.read_text() == page.read_text()
 
 
 def test_a_rate_is_a_share(tmp_path):
     with pytest.raises(ValueError, match="between 0 and 1"):
-        label_noise.run(rates=[20], out=tmp_path)
+        run(rates=[20], out=tmp_path)

@@ -3,7 +3,8 @@
 import pytest
 
 from calibrant.report import read_results
-from studies.bo4sc import grid, reproduce
+from studies.bo4sc import grid
+from studies.bo4sc.study import reproduce
 from studies.common.store import Store
 from tests.studies.cases import tiny_noise
 
@@ -86,10 +87,10 @@ def test_a_grid_that_grows_trains_what_is_new(tmp_path, monkeypatch):
         "learning_rate": [0.02],
     }
     usual = {"seeds": 1, "out": tmp_path, "device": "cpu", "sets": ("bac",)}
-    grid.run(grid=tiny, **usual)
-    grid.run(grid=tiny | {"outer_learning_rate": [100, 3000.0]}, **usual)
+    grid.STUDY.run(**tiny, **usual)
+    grid.STUDY.run(**tiny | {"outer_learning_rate": [100, 3000.0]}, **usual)
     assert searched == [(100.0, 4), (3000.0, 4)]
-    grid.run(grid=tiny, **usual)
+    grid.STUDY.run(**tiny, **usual)
     results = read_results(tmp_path / "results.json")
     assert len(searched) == 2
     assert (
@@ -97,7 +98,7 @@ def test_a_grid_that_grows_trains_what_is_new(tmp_path, monkeypatch):
         == results.config["grid"]["outer_learning_rate"]
         == [100.0, 3000.0]
     )
-    grid.run(grid=tiny, **usual | {"seeds": 2})
+    grid.STUDY.run(**tiny, **usual | {"seeds": 2})
     assert searched[2:] == [(100.0, 4)]
     assert len(read_results(tmp_path / "results.json").records) == 1  # the mean of one seed is not comparable
 
@@ -114,7 +115,7 @@ def test_read_only_folder_is_an_error_before_training(tmp_path, monkeypatch):
     for command in (
         tiny_noise,
         lambda out, **o: reproduce(out=out, **o),
-        lambda out, **o: grid.run(out=out, **o),
+        lambda out, **o: grid.STUDY.run(out=out, **o),
     ):
         for options in ({}, {"source": tmp_path / "results.json"}):
             with pytest.raises(ValueError, match="--out must be a folder that can be written to"):

@@ -11,16 +11,20 @@ import sys
 import textwrap
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from calibrant.base.atomic_write import usable_folder
 from calibrant.report import Results, read_results, write_results
+from studies.bo4sc.study import STUDY as BO4SC
 from studies.common import configs
-from studies.common.command import begin, export, open_store, usable_folder
 from studies.common.configs import combined, origin
 from studies.common.keys import make_key
 from studies.common.store import BESIDE, Store
+from studies.common.study import begin
+from studies.label_noise.study import STUDY as NOISE
 
 SOURCE = Path(__file__).parents[2] / "src"
 
@@ -243,11 +247,11 @@ def test_combined_files_keep_the_commands_of_all():
 
 
 def test_a_folder_of_another_experiment_is_refused(tmp_path):
-    store = open_store(tmp_path, "noise")
+    store = NOISE.open(tmp_path)
     store.begin({"experiment": "noise"})
     with pytest.raises(ValueError, match="results of `python -m studies bench noise`; choose another"):
-        open_store(tmp_path, "bo4sc")
-    assert open_store(tmp_path, "noise").commands
+        BO4SC.open(tmp_path)
+    assert NOISE.open(tmp_path).commands
 
 
 def test_result_file_without_a_store_starts_one(tmp_path):
@@ -255,14 +259,14 @@ def test_result_file_without_a_store_starts_one(tmp_path):
     records.append(records[0] | {"seed": 1, "config": make_key(settings="a", code="1").config, "code": "1"})
     content = {"config": {"experiment": "noise", "date": "then"}, "versions": {"torch": "2"}, "records": records}
     (tmp_path / "results.json").write_text(json.dumps(content))
-    store = open_store(tmp_path, "noise")
+    store = NOISE.open(tmp_path)
     assert [r["nll"] for r in store.results().records] == [1.0, 1.0]
     fields = {"dataset": "bac", "method": "standard", "rate": 0.0}
     assert store.has(make_key(settings="a", code="1", **fields, seed=1))
     assert store.has(make_key(settings="a", code="1", **fields, seed=0))  # without a version, it has the first
     assert not store.has(make_key(settings="a", code="2", **fields, seed=0))
     with pytest.raises(ValueError, match="choose another folder"):
-        open_store(tmp_path, "bo4sc")
+        BO4SC.open(tmp_path)
 
 
 def test_a_folder_that_cannot_be_written_to_is_an_error(tmp_path):
@@ -327,20 +331,21 @@ def test_full_disk_is_one_sentence_and_the_next_addition_works(store):
 
 def test_the_last_export_has_the_records_of_all(tmp_path, monkeypatch):
     """One process reads the store and is slow to write; another adds a record and exports it meanwhile."""
-    store, other = open_store(tmp_path, "noise"), open_store(tmp_path, "noise")
+    store, other = NOISE.open(tmp_path), NOISE.open(tmp_path)
     store.begin({"experiment": "noise"})
     store.add({run(0): {"seed": 0}})
+    plain = replace(NOISE, order=lambda config: {}, extend=lambda config, records: {})
     threads = []
 
     def slow(path, *content):
         if not threads:
             other.add({run(1): {"seed": 1}})
-            threads.append(threading.Thread(target=lambda: export(other, lambda results: results)))
+            threads.append(threading.Thread(target=lambda: plain.export(other)))
             threads[0].start()
             threads[0].join(0.5)
         return write_results(path, *content)
 
-    monkeypatch.setattr("studies.common.command.write_results", slow)
-    export(store, lambda results: results)
+    monkeypatch.setattr("studies.common.study.write_results", slow)
+    plain.export(store)
     threads[0].join(60)
     assert [r["seed"] for r in read_results(tmp_path / "results.json").records] == [0, 1]

@@ -1,7 +1,5 @@
 """Tests of the experiment on tables: splits, scores, ranks, tests, and the command."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -10,11 +8,8 @@ from calibrant.methods import BO4SC, METHODS, SelfCalibrated, Standard
 from calibrant.report import read_results
 from studies.tables import peers as table_peers
 from studies.tables import study as tables
-from studies.tables.data import FLOOR, prepare
-from studies.tables.page import (
-    make_report,
-    write_report,
-)
+from studies.tables.data import prepare
+from studies.tables.page import make_report
 from studies.tables.peers import Remembers, run_peers
 from tests.studies.cases import UNSUITABLE, write_table
 
@@ -40,9 +35,11 @@ def test_unsuitable_tables_are_left_out_and_dropped_columns_named(folder, tmp_pa
         "\n".join(["name,same," + lines[0], *(f"patient {k},1,{line}" for k, line in enumerate(lines[1:]))])
     )
     (folder / "few.csv").write_text(UNSUITABLE["few"][0])
-    page = tables.run(data=folder, seeds=1, methods=["standard"], out=tmp_path, device="cpu", only=["few", "noted"])
+    page = tables.STUDY.run(
+        data=folder, seeds=1, methods=["standard"], out=tmp_path, device="cpu", only=["few", "noted"]
+    )
     assert "The table few is left out: few.csv: 3 samples are too few" in capsys.readouterr().err
-    tables.run(data=folder, seeds=1, methods=["standard"], out=tmp_path, device="cpu", only=["one"])
+    tables.STUDY.run(data=folder, seeds=1, methods=["standard"], out=tmp_path, device="cpu", only=["one"])
     results = read_results(tmp_path / "results.json")
     assert {r["table"] for r in results.records} == set(results.config["tables"]) == {"noted", "one"}
     assert list(results.config["unsuitable"]) == ["few"]
@@ -55,7 +52,7 @@ def test_unsuitable_tables_are_left_out_and_dropped_columns_named(folder, tmp_pa
         assert said in text
     assert page.exists()
     (folder / "few.csv").write_text((folder / "one.csv").read_text())
-    tables.run(data=folder, seeds=1, methods=["standard"], out=tmp_path, device="cpu", only=["few"])
+    tables.STUDY.run(data=folder, seeds=1, methods=["standard"], out=tmp_path, device="cpu", only=["few"])
     assert read_results(tmp_path / "results.json").config["unsuitable"] == {}
 
 
@@ -108,9 +105,9 @@ def test_a_class_too_small_for_folds_fails_with_reason(tmp_path):
 
 def test_a_table_that_became_unsuitable_takes_its_records_along(folder, tmp_path, short):
     given = {"data": folder, "seeds": 1, "methods": ["standard"], "out": tmp_path, "device": "cpu"}
-    tables.run(**given)
+    tables.STUDY.run(**given)
     (folder / "two.csv").write_text(UNSUITABLE["few"][0])
-    tables.run(**given)
+    tables.STUDY.run(**given)
     results = read_results(tmp_path / "results.json")
     assert {r["table"] for r in results.records} == set(results.config["tables"]) == {"one"}
     assert list(results.config["unsuitable"]) == ["two"]
@@ -125,7 +122,7 @@ def test_a_peer_missing_from_scikit_learn_is_left_out_aloud(folder, tmp_path, sh
     assert list(lacking) == ["sklearn-temperature", "hgb-temperature", *absent]
     monkeypatch.setattr(tables, "missing_peers", lambda: lacking)
     wanted = ["standard", "sklearn-temperature"]
-    page = tables.run(data=folder, seeds=1, only=["one"], methods=wanted, out=tmp_path / "out", device="cpu")
+    page = tables.STUDY.run(data=folder, seeds=1, only=["one"], methods=wanted, out=tmp_path / "out", device="cpu")
     assert "sklearn-temperature is left out: it needs scikit-learn 1.8 or later" in capsys.readouterr().err
     assert {r["method"] for r in read_results(tmp_path / "out" / "results.json").records} == {"standard"}
     assert "Left out: sklearn-temperature" in page.read_text()
@@ -134,11 +131,9 @@ def test_a_peer_missing_from_scikit_learn_is_left_out_aloud(folder, tmp_path, sh
 def test_a_run_is_split_resumed_and_reported(folder, tmp_path, short, monkeypatch, capsys):
     out = tmp_path / "out"
     arguments = {"data": folder, "seeds": 2, "out": out, "device": "cpu"}
-    with monkeypatch.context() as patch:
-        patch.setattr(tables, "write_report", lambda out, results: out)
-        tables.run(**arguments, only=["one"], methods=["standard", "sklearn-mlp"])
+    tables.STUDY.run(**arguments, only=["one"], methods=["standard", "sklearn-mlp"])
     assert len(read_results(out / "results.json").records) == 4
-    page = tables.run(**arguments)
+    page = tables.STUDY.run(**arguments)
     results = read_results(out / "results.json")
     keys = {(r["table"], r["method"], r["seed"]) for r in results.records}
     assert len(keys) == len(results.records) == 2 * 2 * (len(short) + len(SKLEARN))
@@ -161,17 +156,15 @@ def test_a_run_is_split_resumed_and_reported(folder, tmp_path, short, monkeypatc
     def never(*arguments):
         raise AssertionError("measured already")
 
-    monkeypatch.setattr(tables, "write_report", lambda out, results: out)
     with monkeypatch.context() as patch:
         patch.setattr("studies.common.runs.run_all", never)
         patch.setattr(tables, "run_peers", never)
-        tables.run(**arguments)
-        patch.setattr(tables, "write_report", write_report)
+        tables.STUDY.run(**arguments)
         for name in ("results.json", "results.jsonl"):
-            again = tables.run(source=out / name, out=tmp_path / "again")
+            again = tables.STUDY.run(source=out / name, out=tmp_path / "again")
             assert again.read_text() == text
     short["standard"] = Standard(hidden=(4,), epochs=6)
-    tables.run(**arguments, methods=["standard"], only=["one"])
+    tables.STUDY.run(**arguments, methods=["standard"], only=["one"])
     again = read_results(out / "results.json")
     assert "epochs=6" in again.config["methods"]["standard"]
     old = {(r["table"], r["method"], r["seed"]): r["nll"] for r in results.records if r["method"] != "standard"}
@@ -184,8 +177,8 @@ def test_costs_of_single_fits_are_stored_with_the_scores(folder, tmp_path, short
     """Their keys differ: neither replaces the other, and neither is measured again."""
     given = {"data": folder, "out": tmp_path, "device": "cpu", "only": ["one"]}
     names = ["standard", "hgb-temperature"]
-    tables.run(**given, seeds=2, methods=names)
-    tables.run(**given, costs=True, methods=names)
+    tables.STUDY.run(**given, seeds=2, methods=names)
+    tables.STUDY.run(**given, costs=True, methods=names)
     records = read_results(tmp_path / "results.json").records
     assert [(r["method"], r["seed"]) for r in records if "threads" in r] == [(name, 0) for name in names]
     for record in records:
@@ -197,18 +190,18 @@ def test_costs_of_single_fits_are_stored_with_the_scores(folder, tmp_path, short
             assert "nll" not in record
     assert len(records) == 6
     monkeypatch.setattr("studies.tables.costs.prepare", None)
-    tables.run(**given, costs=True, methods=names)
+    tables.STUDY.run(**given, costs=True, methods=names)
     assert read_results(tmp_path / "results.json").records == records
     (tmp_path / "results.jsonl").unlink()  # gone on with from the result file alone
-    tables.run(**given, costs=True, methods=names)
+    tables.STUDY.run(**given, costs=True, methods=names)
     assert read_results(tmp_path / "results.json").records == records
 
 
 def test_records_of_rivals_that_are_not_installed_here_stay(folder, tmp_path, short, monkeypatch):
     given = {"data": folder, "out": tmp_path, "device": "cpu", "only": ["one"], "seeds": 1}
-    tables.run(**given, methods=["hgb"])
+    tables.STUDY.run(**given, methods=["hgb"])
     monkeypatch.setattr(tables, "missing_peers", lambda: {"hgb": "it needs what is not here"})
-    tables.run(**given, methods=["standard"])
+    tables.STUDY.run(**given, methods=["standard"])
     results = read_results(tmp_path / "results.json")
     assert {r["method"] for r in results.records} == {"hgb", "standard"}
     assert "hgb" not in results.config["left_out"]
@@ -231,20 +224,17 @@ def test_rivals_use_no_more_threads_than_ours(name, given, monkeypatch):
 
 @pytest.mark.slow
 def test_processes_side_by_side_measure_what_one_does(folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(tables, "write_report", lambda out, results: out)
     found = []
     for jobs in (1, 2):
         out = tmp_path / str(jobs)
-        tables.run(data=folder, seeds=1, methods=["sklearn-mlp", "sklearn-sigmoid"], out=out, device="cpu", jobs=jobs)
+        tables.STUDY.run(
+            data=folder, seeds=1, methods=["sklearn-mlp", "sklearn-sigmoid"], out=out, device="cpu", jobs=jobs
+        )
         found.append([r | {"seconds": None} for r in read_results(out / "results.json").records])
     assert len(found[0]) == 4
     assert found[0] == found[1]
 
 
-def test_results_of_another_split_and_unknown_methods_are_refused(folder, tmp_path, short):
+def test_unknown_methods_are_refused(folder, tmp_path, short):
     with pytest.raises(ValueError, match=r"methods must be among standard.* got magic"):
-        tables.run(data=folder, out=tmp_path, methods=["magic"])
-    content = {"config": {"split": [0.5, 0.3, 0.2], "nll_floor": FLOOR}, "versions": {}, "records": []}
-    (tmp_path / "results.json").write_text(json.dumps(content))
-    with pytest.raises(ValueError, match="choose another folder"):
-        tables.run(data=folder, out=tmp_path, methods=["standard"])
+        tables.STUDY.run(data=folder, out=tmp_path, methods=["magic"])

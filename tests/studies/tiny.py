@@ -48,7 +48,7 @@ def bench(out, **options):
         patch.setattr(tables, "table_methods", lambda: own)
         patch.setitem(peers.BOOSTING, "max_iter", 5)
         names = [*own, "hgb"]
-        tables.run(**{"data": data, "seeds": 2, "methods": names, "out": out, "device": "cpu"} | options)
+        tables.STUDY.run(**{"data": data, "seeds": 2, "methods": names, "out": out, "device": "cpu"} | options)
 
 
 def noise(out, **options):

@@ -25,32 +25,23 @@ def patients(n=300, many=100, seed=0, **columns):
     return Labelled("t.csv", "y", own | columns, rng.integers(0, 2, n), np.arange(n) + 1)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "patient",
-        "Patient ID",
-        "patientId",
-        "PATIENT_NO",
-        "subject_id",
-        "customer number",
-        "Kundennr",
-        "Kundennummer",
-        "pat_nr",
-        "id",
-        "individual",
-        "familyID",
-    ],
+PERSONS = (
+    "patient",
+    "Patient ID",
+    "patientId",
+    "PATIENT_NO",
+    "subject_id",
+    "customer number",
+    "pat_nr",
+    "id",
+    "familyID",
 )
+OTHERS = ("person_income", "customer_age", "body mass index", "number", "no", "area code", "valid", "x1", "", "%")
+
+
+@pytest.mark.parametrize("name", [*PERSONS, "Kundennr", "Kundennummer", "individual", *OTHERS])
 def test_names_of_persons_and_cases(name):
-    assert names_case(name)
-
-
-@pytest.mark.parametrize(
-    "name", ["person_income", "customer_age", "body mass index", "number", "no", "area code", "valid", "x1", "", "%"]
-)
-def test_other_names(name):
-    assert not names_case(name)
+    assert names_case(name) == (name not in OTHERS)
 
 
 def test_rows_of_one_patient_are_found():

@@ -8,10 +8,10 @@ import typer
 
 from calibrant._version import __version__
 from calibrant.cli.calibrate import apply, calibrate
-from calibrant.cli.evaluate import AsJson, evaluate
+from calibrant.cli.evaluate import evaluate
 from calibrant.cli.info import info
 from calibrant.cli.predict import predict
-from calibrant.cli.shell import Sentences, Tool, print_json
+from calibrant.cli.shell import Sentences, Tool
 from calibrant.cli.train import train
 
 app = typer.Typer(
@@ -39,16 +39,3 @@ def _top(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of every error.")] = False,
 ) -> None:
     pass
-
-
-@app.command("methods")
-def list_methods(as_json: AsJson = False) -> None:
-    """List the methods of the first paper's experiments, with one line for each."""
-    from calibrant.methods import METHODS
-
-    if as_json:
-        print_json({name: method.summary for name, method in METHODS.items()})
-        return
-    width = max(map(len, METHODS))
-    for name, method in METHODS.items():
-        typer.echo(f"{name:{width}}  {method.summary}")

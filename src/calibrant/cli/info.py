@@ -13,7 +13,7 @@ OPTIONAL = {
     "pandas": "tables: train, predict, files of predictions",
     "pyarrow": "tables: Parquet files",
     "jinja2": "report: report pages",
-    "matplotlib": "plots, and the reports of experiments",
+    "matplotlib": "plots",
     "pillow": "vision: image files",
     "onnx": "onnx: export to ONNX",
     "lightning": "lightning: its callback",
@@ -21,8 +21,6 @@ OPTIONAL = {
     "tensorboard": "tensorboard: its tracker",
     "mlflow": "mlflow: its tracker",
     "wandb": "wandb: its tracker",
-    "lightgbm": "boosting: a rival in `bench tables`",
-    "catboost": "boosting: a rival in `bench tables`",
 }
 """Optional packages, and what needs them; the word before a colon is the extra, as in calibrant[tables]."""
 

@@ -26,12 +26,11 @@ class Tracker(ValidationScores):
 
     Parameters
     ----------
-    to : "tensorboard", "mlflow", "wandb", or an object
-        An object may be a function ``(values, step) -> None``, torch's ``SummaryWriter``, or a run of Weights & Biases.
+    to : function ``(values, step)``, or an object
+        For TensorBoard a ``SummaryWriter`` of torch, for Weights & Biases the run of ``wandb.init``, and for MLflow
+        ``mlflow.log_metrics`` inside a run.
     every : int
         The number of outer steps between two evaluations of the validation data. An outer step is a few training steps.
-    **settings
-        For the name of a tracker: arguments of ``SummaryWriter``, ``mlflow.start_run`` or ``wandb.init``.
 
     Examples
     --------
@@ -46,11 +45,10 @@ class Tracker(ValidationScores):
     [2, 4]
     """
 
-    def __init__(self, to: str | Any = "tensorboard", *, every: int = 20, **settings: Any) -> None:
+    def __init__(self, to: Any, *, every: int = 20) -> None:
         if every < 1:
             raise ValueError(f"every must be at least 1; got {every}.")
-        self.log, self._close = connect(to, settings)
-        self.every = every
+        self.log, self.every = log_function(to), every
         self._run, self._step = -1, 0
 
     def on_start(self, run: Run) -> None:
@@ -72,69 +70,14 @@ class Tracker(ValidationScores):
             if result.temperature is not None:
                 values["calibrated/temperature"] = result.temperature
             self.log(values, self._step)
-        self._close()
 
 
-def connect(to: Any, settings: dict[str, Any]) -> tuple[Log, Callable[[], Any]]:
-    """The functions that write to a tracker and close it. Only trackers that are opened here are closed."""
-    if isinstance(to, str):
-        if to not in _OPENERS:
-            raise ValueError(f"A tracker must be one of {', '.join(map(repr, _OPENERS))}, or an object; got {to!r}.")
-        return _OPENERS[to](settings)
-    if settings:
-        raise ValueError(
-            f"{', '.join(settings)} must be given with the name of a tracker; got an object. Set them on the object."
-        )
+def log_function(to: Any) -> Log:
+    """The function that writes to a tracker."""
     if hasattr(to, "add_scalar"):
-        return _to_writer(to), to.flush
+        return lambda values, step: [to.add_scalar(name, value, step) for name, value in values.items()]
     if hasattr(to, "log") and not callable(to):
-        return lambda values, step: to.log(values, step=step), lambda: None
+        return lambda values, step: to.log(values, step=step)
     if callable(to):
-        return to, lambda: None
-    raise TypeError(f"A tracker must be a name, a function, a SummaryWriter or a run with log(); got {to!r}.")
-
-
-def _to_writer(writer: Any) -> Log:
-    def log(values: dict[str, float], step: int) -> None:
-        for name, value in values.items():
-            writer.add_scalar(name, value, step)
-
-    return log
-
-
-def _tensorboard(settings: dict[str, Any]) -> tuple[Log, Callable[[], Any]]:
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise ImportError(
-            "Tracker('tensorboard') needs TensorBoard. Install it with: pip install tensorboard."
-        ) from error
-    writer = SummaryWriter(**settings)
-    return _to_writer(writer), writer.close
-
-
-def _mlflow(settings: dict[str, Any]) -> tuple[Log, Callable[[], Any]]:
-    try:
-        import mlflow
-    except ImportError as error:
-        raise ImportError("Tracker('mlflow') needs MLflow. Install it with: pip install mlflow.") from error
-    starts_run = mlflow.active_run() is None
-    if starts_run:
-        mlflow.start_run(**settings)
-    return lambda values, step: mlflow.log_metrics(values, step=step), mlflow.end_run if starts_run else lambda: None
-
-
-def _wandb(settings: dict[str, Any]) -> tuple[Log, Callable[[], Any]]:
-    try:
-        import wandb
-    except ImportError as error:
-        raise ImportError("Tracker('wandb') needs Weights & Biases. Install it with: pip install wandb.") from error
-    run = wandb.init(**settings)
-    return lambda values, step: run.log(values, step=step), run.finish
-
-
-_OPENERS: dict[str, Callable[[dict[str, Any]], tuple[Log, Callable[[], Any]]]] = {
-    "tensorboard": _tensorboard,
-    "mlflow": _mlflow,
-    "wandb": _wandb,
-}
+        return to
+    raise TypeError(f"A tracker must be a function, a SummaryWriter or a run with log(); got {to!r}.")

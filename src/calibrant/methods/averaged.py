@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from calibrant.base.settings import check_choice
 from calibrant.base.warning import warn
 from calibrant.bilevel import Adam, Bilevel, Callback, History, Optimizer, Plain, composed, cosine, one_cycle
-from calibrant.bilevel.gradients.dynamics import State
+from calibrant.bilevel.gradients.dynamics import State, named
 from calibrant.bilevel.running.finite import NonFiniteError
 from calibrant.bilevel.running.run import Run
 from calibrant.methods.core.method import Method, SolveSettings, TrainedNetwork, TrainingGroup
@@ -242,10 +242,14 @@ class Divergence(Callback):
         if self._first is None or self._smooth is None:
             self._first, self._smooth = run.inner_losses[0], loss
         self._smooth = torch.lerp(self._smooth, loss, 0.1)
-        if run.step % self.every == 0 and float(self._smooth) > 2 * max(self.chance, float(self._first)):
+        if run.step % self.every:
+            return
+        run.look()
+        first, smooth = float(self._first), float(self._smooth)
+        if smooth > 2 * max(self.chance, first):
             raise NonFiniteError(
-                f"The training loss rose from {float(self._first):.3g} to {float(self._smooth):.3g} at outer step "
-                f"{run.step}: training diverges. Use a smaller learning rate."
+                f"The training loss rose from {first:.3g} to {smooth:.3g} at outer step {run.step}: training diverges. "
+                "Use a smaller learning rate."
             )
 
     def state_dict(self) -> dict[str, Any]:
@@ -279,7 +283,7 @@ class BestAverage(Callback):
 
     def on_step(self, run: Run) -> None:
         decay = min(DECAY, run.step / (9 + run.step))
-        self._average = run.state if self._average is None else _mean(self._average, run.state, decay)
+        self._average = _mean(self._average or run.state, run.state, decay)
         if run.step % self.every == 0 or run.step >= run.outer_steps or not bool(run.active.any()):
             self.look(run)
 
@@ -303,30 +307,34 @@ class BestAverage(Callback):
     def on_end(self, run: Run) -> None:
         chosen_state = self._best or self._average
         if chosen_state is not None:
-            run.state = chosen_state._replace(step=run.state.step)
+            run.state = run.state._replace(params=chosen_state.params, buffers=chosen_state.buffers)
 
     def _nll(self, run: Run, part: Samples) -> float:
-        problem, state = run.problem, self._average
-        assert isinstance(problem, Bilevel)
-        assert state is not None
-        net = problem.view.bind(state.params, state.buffers, train=False, autocast=problem.autocast)
-        with torch.no_grad():
-            losses = F.cross_entropy(*part.predicted(lambda inputs: net.logits(inputs).double()), reduction="none")
+        assert self._average is not None
+        losses = F.cross_entropy(*evaluated(run, self._average, part), reduction="none")
         weights = torch.ones_like(losses) if part.sample_weight is None else part.sample_weight.to(losses)
         return float(losses @ weights / weights.sum())
 
     def state_dict(self) -> dict[str, Any]:
         saved: dict[str, Any] = {"nll": self.nll if math.isfinite(self.nll) else None, "best_step": self.best_step}
         for name, state in (("average", self._average), ("best", self._best)):
-            if state is not None:
-                saved |= {f"{name}.params": state.params}
-                saved |= {f"{name}.buffer.{k}": b for k, b in state.buffers.items()}
+            saved |= {} if state is None else {f"{name}.{key}": tensor for key, tensor in state.tensors().items()}
         return saved
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.nll = math.inf if state.get("nll") is None else state["nll"]
         self.best_step = state.get("best_step", 0)
-        self._average, self._best = (_read(state, f"{name}.") for name in ("average", "best"))
+        average, best = named(state, "average."), named(state, "best.")
+        self._average, self._best = (State.of(tensors, 0) if tensors else None for tensors in (average, best))
+
+
+def evaluated(run: Run, state: State, part: Samples) -> tuple[Tensor, Tensor]:
+    """Logits of a single network in a state and labels of a part, both on the CPU."""
+    problem = run.problem
+    assert isinstance(problem, Bilevel)
+    net = problem.view.bind(state.params, state.buffers, train=False, autocast=problem.autocast)
+    with torch.no_grad():
+        return part.predicted(lambda inputs: net.logits(inputs).double())
 
 
 def _mean(average: State, state: State, decay: float) -> State:
@@ -334,11 +342,4 @@ def _mean(average: State, state: State, decay: float) -> State:
         return torch.lerp(b, a, decay) if a.is_floating_point() else b
 
     buffers = {name: mixed(average.buffers[name], b) for name, b in state.buffers.items()}
-    return state._replace(params=mixed(average.params, state.params), buffers=buffers)
-
-
-def _read(kept: dict[str, Any], prefix: str) -> State | None:
-    entries = {name.removeprefix(prefix): value for name, value in kept.items() if name.startswith(prefix)}
-    if not entries:
-        return None
-    return State(entries.pop("params"), (), {name.removeprefix("buffer."): b for name, b in entries.items()}, 0)
+    return State(mixed(average.params, state.params), (), buffers, state.step)

@@ -108,7 +108,7 @@ class Judged(NamedTuple):
     """What the members' held-out predictions are compared with."""
 
     labels: np.ndarray
-    weights: np.ndarray | None
+    weights: np.ndarray
     groups: np.ndarray | None
     judges: np.ndarray
     """Whether the pool may be fitted to a row."""
@@ -119,7 +119,11 @@ class Judged(NamedTuple):
         judges = np.zeros(len(labels), dtype=bool)
         judges[fit.rows("judge").cpu().numpy()] = True
         weights, groups = (None if v is None else v.cpu().numpy() for v in (fit.data.sample_weight, fit.data.groups))
-        return cls(labels, None if weights is None else weights.astype(np.float64), groups, judges)
+        return cls(labels, np.ones(len(labels)) if weights is None else weights.astype(np.float64), groups, judges)
+
+    def groups_of(self, rows: np.ndarray) -> np.ndarray | None:
+        """The groups of some rows."""
+        return None if self.groups is None else self.groups[rows]
 
     def usable(self, log_probs: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
         """Rows that all members predict, and these predictions, (members, rows, C)."""
@@ -130,22 +134,20 @@ class Judged(NamedTuple):
     def evidence(self, log_probs: np.ndarray) -> Rows:
         """The rows that one member predicts, with its log-probabilities as inputs; copies count as fewer rows."""
         rows, (values,) = self.usable({"": log_probs})
-        weights = np.ones(len(rows)) if self.weights is None else self.weights[rows]
-        groups = None if self.groups is None else self.groups[rows]
-        size = independent_size(self.labels[rows], np.exp(log_softmax(values, axis=1)), groups)
-        return Rows(values, self.labels[rows], weights * (size / weights.sum()), values.shape[1])
+        labels, weights = self.labels[rows], self.weights[rows]
+        size = independent_size(labels, np.exp(log_softmax(values, axis=1)), self.groups_of(rows))
+        return Rows(values, labels, weights * (size / weights.sum()), values.shape[1])
 
     def pool(self, log_probs: Mapping[str, np.ndarray], doubt: bool = True) -> Pool:
         """The pool of some members."""
         rows, both = self.usable(log_probs)
-        weights, groups = (None if v is None else v[rows] for v in (self.weights, self.groups))
-        return fit_pool(both, self.labels[rows], weights, groups=groups, doubt=doubt)
+        return fit_pool(both, self.labels[rows], self.weights[rows], groups=self.groups_of(rows), doubt=doubt)
 
     def loss(self, log_probs: Mapping[str, np.ndarray], pool: Pool) -> float:
         """The mean log-loss of a pool of these members."""
         rows, both = self.usable(log_probs)
         losses = -np.log(pool.probs(both)[np.arange(len(rows)), self.labels[rows]])
-        return float(np.average(losses, weights=None if self.weights is None else self.weights[rows]))
+        return float(np.average(losses, weights=self.weights[rows]))
 
 
 def pruned(log_probs: dict[str, np.ndarray], held: Judged) -> tuple[dict[str, np.ndarray], Pool]:

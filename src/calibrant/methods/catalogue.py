@@ -131,11 +131,16 @@ TABLE_3: dict[str, Entry] = {
 
 
 def with_recipe(method: Method, recipe: Recipe) -> Method:
-    """An image method with another recipe. A calibrated method passes the recipe on to its base."""
+    """An image method with another recipe; its moving average and choice of the best state are kept.
+
+    A calibrated method passes the recipe on to its base.
+    """
     if isinstance(method, Calibrated):
         return replace(method, base=with_recipe(method.base, recipe))
     assert isinstance(method, NetworkTraining)
-    return method.with_recipe(recipe)
+    own = method.recipe
+    select = recipe.select if own.select == "last" else own.select
+    return replace(method, recipe=replace(recipe, average=own.average, select=select))
 
 
 ALL_METHODS: dict[str, Entry] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -149,9 +149,7 @@ class MeanOn:
         assert isinstance(problem, Bilevel)
         net = problem.view.bind(state.params, state.buffers, train=False, autocast=problem.autocast)
         with torch.no_grad():
-            logits, labels = zip(*((net.logits(inputs), y) for inputs, y in self.part.pieces()), strict=True)
-        outputs = torch.cat(logits)
-        values = self.function(outputs, torch.cat(labels).to(outputs.device))
+            values = self.function(*self.part.predicted(net.logits))
         if self.part.sample_weight is None:
             return values.mean()
         weights = self.part.sample_weight.to(values)
@@ -180,11 +178,6 @@ class NetworkTraining(Method):
     recipe: Recipe = field(default_factory=Recipe)
     loss: Loss | None = None
     mixup: float | None = None
-
-    def with_recipe(self, recipe: Recipe) -> Self:
-        """The same method with another recipe; its moving average and choice of the best state are kept."""
-        select = recipe.select if self.recipe.select == "last" else self.recipe.select
-        return replace(self, recipe=replace(recipe, average=self.recipe.average, select=select))
 
     def problem(self, model: nn.Module, task: Task) -> Bilevel:
         """The problem on a task's data, in the precision for its device."""

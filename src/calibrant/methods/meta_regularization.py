@@ -9,7 +9,7 @@ layer as solved to optimality instead.
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
@@ -21,7 +21,6 @@ from calibrant.bilevel import (
     OUTER_LOSSES,
     SGD,
     Bilevel,
-    Callback,
     ConstantGamma,
     Feedback,
     FocalWithGamma,
@@ -34,9 +33,7 @@ from calibrant.bilevel import (
 )
 from calibrant.bilevel.gradients.loss_derivatives import seeded
 from calibrant.bilevel.problem.objectives import UserLoss
-from calibrant.bilevel.running.run import Run
 from calibrant.data.streams.batch import map_tensors
-from calibrant.methods.core.method import SolveSettings, TrainingGroup
 from calibrant.methods.core.results import Fitted
 from calibrant.methods.core.samples import Samples
 from calibrant.methods.core.task import Task
@@ -128,11 +125,11 @@ class MetaRegularization(HeldOutTraining):
     def objective(self) -> UserLoss:
         return OUTER_LOSSES[self.outer_loss](**dict(self.outer_settings))
 
-    def solving(self, group: TrainingGroup, hypergradient: Hypergradient | None = None) -> SolveSettings:
-        settings = super().solving(group, hypergradient)
+    def problem(self, model: nn.Module, task: Task) -> Bilevel:
+        problem = super().problem(model, task)
         if self.form == "published" and self.outer_variable == "gamma-net":
-            return replace(settings, callbacks=[Rescale(), *settings.callbacks])
-        return settings
+            rescale(problem)
+        return problem
 
 
 @dataclass(frozen=True)
@@ -154,42 +151,14 @@ class FocalControl(MetaRegularization):
         return SGD(0.2 * self.gain, momentum=0.8)  # a moving average of the gap with weight 0.8, times the gain
 
 
-class Rescale(Callback):
-    """Scale a published γ-Net so that γ = 1 on the features of the first batch, as in the paper.
-
-    A checkpoint holds W with φ, and the constant factor of γ with this callback.
-    """
-
-    def __init__(self) -> None:
-        self.scale = 1.0
-
-    def on_start(self, run: Run) -> None:
-        if not isinstance(run.problem, Bilevel):
-            return
-        problem = run.problem
-        net = problem.variables
-        assert isinstance(net, GammaNet)
-        if run.step > 0:
-            net.scale.fill_(self.scale)
-            return
-        batch = problem.train_batch(0)
-        with torch.no_grad(), seeded(batch.seed, run.phi):
-            params, buffers = run.state.params, run.state.buffers
-            network = problem.view.bind(params, buffers, noise=batch.noise, autocast=problem.autocast)
-            features = network.features(batch.inputs)
-
-            def scaled(outer: Any) -> dict[str, Tensor]:
-                outer.rescale(features)
-                return {k: p.detach().clone() for k, p in outer.named_parameters()}
-
-            run.phi = problem.outer_view.flatten(problem.outer_view.run(run.phi.clone(), scaled))
-        self.scale = float(net.scale)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"scale": self.scale}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.scale = state.get("scale", 1.0)
+def rescale(problem: Bilevel) -> None:
+    """Scale a published γ-Net so that the mean γ is 1 on the features of the first batch, as in the paper."""
+    net, batch = problem.variables, problem.train_batch(0)
+    assert isinstance(net, GammaNet)
+    with torch.no_grad(), seeded(batch.seed, problem.start):
+        network = problem.view.bind(problem.start, problem.start_buffers, noise=batch.noise, autocast=problem.autocast)
+        net.rescale(network.features(batch.inputs))
+    problem.start_phi = problem.outer_view.initial()
 
 
 def gamma_of(fitted: Fitted, part: Samples) -> Tensor:

@@ -36,9 +36,9 @@ def _recipe(kind: str, optimizer: Optimizer, **settings: Any) -> AveragedNetwork
 
 RECIPES: dict[Kind, AveragedNetwork] = {
     "convolution": _recipe(
-        "convolutional network with BatchNorm", SGD(0.1, momentum=0.9, nesterov=True, weight_decay=5e-4)
+        "convolutional network with BatchNorm", SGD(0.2, momentum=0.9, nesterov=True, weight_decay=5e-4)
     ),
-    "transformer": _recipe("transformer", AdamW(1e-3, weight_decay=0.2, decay_on="weights", clip_norm=1.0)),
+    "transformer": _recipe("transformer", AdamW(1e-3, weight_decay=0.2, decay_on="weights", clip_norm=1.0), warmup=0.3),
     "recurrent": _recipe("recurrent network", AdamW(3e-3, weight_decay=0.2, decay_on="weights", clip_norm=1.0)),
     "perceptron": _recipe("perceptron", AdamW(4e-3, weight_decay=0.2, decay_on="weights")),
     "pretrained": _recipe(

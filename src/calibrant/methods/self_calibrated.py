@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.base.settings import check_choice, check_number
-from calibrant.bilevel import L2, Adam, Bilevel, LabelNoise, OuterVariables, Truncated, cosine
+from calibrant.bilevel import L2, Adam, Bilevel, LabelNoise, OuterVariable, OuterVariables, Truncated, cosine
 from calibrant.methods.blend import blended, check_members, check_table
 from calibrant.methods.core.method import Method, SolveSettings, TrainedNetwork, TrainingGroup, failure
 from calibrant.methods.core.results import Fitted, Mixture
-from calibrant.methods.core.samples import batch_size
+from calibrant.methods.core.samples import Samples, batch_size
 from calibrant.methods.core.task import Task, pooled_part
 from calibrant.methods.crossfit.crossfit import (
     CrossFit,
@@ -25,7 +25,7 @@ from calibrant.methods.crossfit.crossfit import (
     labels_differ,
     last_step,
 )
-from calibrant.methods.crossfit.folds import deal, folds_of, grouped, row_groups
+from calibrant.methods.crossfit.folds import Fold, deal, folds_of, grouped, row_groups
 from calibrant.methods.tabular import (
     ColumnEmbedding,
     PlainNetwork,
@@ -62,15 +62,17 @@ class Pooled(Method):
     tied: ClassVar[bool] = True
 
     def parts(self, task: Task) -> Sequence[Task]:
-        settings, val = self.settings, None if task.val is None else slice(len(task.train), None)
         pooled = pooled_part(task)
+        return self.settings.share_of(fold_tasks(task, pooled, self.folds(task, pooled)), task)
+
+    def folds(self, task: Task, pooled: Samples) -> list[Fold]:
+        """The folds of the networks; without ``refit`` one, which holds out the validation part."""
+        settings = self.settings
         if settings.refit:
-            dealt = folds_of(task, pooled, settings.folds, settings.repeats, settings.choose)
-            return settings.share_of(fold_tasks(task, pooled, dealt), task)
+            return folds_of(task, pooled, settings.folds, settings.repeats, settings.choose)
         task.need_val("SelfCalibrated(refit=False)")
-        return fold_tasks(
-            task, pooled, deal(pooled.labels, 1, seed=task.seed, held_from=val, groups=row_groups(pooled))
-        )
+        held_out = slice(len(task.train), None)
+        return deal(pooled.labels, 1, seed=task.seed, held_from=held_out, groups=row_groups(pooled))
 
     def network(self, task: Task) -> nn.Module:
         return self.settings.network(task)
@@ -82,26 +84,27 @@ class Pooled(Method):
         assert isinstance(task, FoldTask)
         return task.streams(self.settings.rows_of_step(len(task.train)))
 
-    def strengths(self, model: nn.Module, task: Task) -> L2:
-        """The L2 strengths, which are learned from held-out labels."""
+    def outer(self, model: nn.Module, task: Task) -> OuterVariable:
+        """φ: the L2 strengths, which are learned from held-out labels."""
         if not isinstance(task.model, TabularNetwork):
             return L2(model)
         groups = task.train.groups
         return column_strengths(model, len(task.train), None if groups is None else len(groups.unique()))
 
     def problem(self, model: nn.Module, task: Task) -> Bilevel:
-        return Bilevel(model, self.strengths(model, task), **self.data(task), seed=task.seed)
+        return Bilevel(model, self.outer(model, task), **self.data(task), seed=task.seed)
 
-    def solving(self, group: TrainingGroup) -> SolveSettings:
+    def steps(self, group: TrainingGroup) -> list[int]:
+        """The training steps of each network."""
         task = group.tasks[0]
         narrow = isinstance(task.train.inputs, Tensor) and task.train.inputs[0].numel() <= NARROW
         rotated = type(task.model) is PlainNetwork
         longer = self.settings.embedding is not None and group.problems[0].train.batches > 1 and narrow and not rotated
-        fewest = 800 if longer and not soon_learned(task) else 400
-        return self._solving(group, group.steps(lambda m: m.settings.epochs, fewest, 40))
+        return group.steps(lambda m: m.settings.epochs, 800 if longer and not soon_learned(task) else 400, 40)
 
-    def _solving(self, group: TrainingGroup, steps: list[int]) -> SolveSettings:
-        options, rate = self.settings, group.each(lambda m, _: m.settings.learning_rate)
+    def solving(self, group: TrainingGroup) -> SolveSettings:
+        options, steps = self.settings, self.steps(group)
+        rate = group.each(lambda m, _: m.settings.learning_rate)
         last = min(options.last, SHORT) if costly(group.tasks[0]) else options.last
         return SolveSettings(
             hypergradient=Truncated(options.steps, min(last, options.steps)),
@@ -140,12 +143,9 @@ def costly(task: Task) -> bool:
 class LabelNoisy(Pooled):
     """The label-noise candidate: only validation labels are held out and trusted, and φ includes a rate of flips."""
 
-    def parts(self, task: Task) -> Sequence[Task]:
-        assert task.val is not None
+    def folds(self, task: Task, pooled: Samples) -> list[Fold]:
         settings, val = self.settings, slice(len(task.train), None)
-        pooled = task.train + task.val
-        trusted = torch.arange(len(pooled), device=pooled.labels.device) >= len(task.train)
-        dealt = deal(
+        return deal(
             pooled.labels,
             settings.folds,
             seed=task.seed,
@@ -155,15 +155,18 @@ class LabelNoisy(Pooled):
             choose_from=val,
             groups=row_groups(pooled),
         )
-        return settings.share_of(fold_tasks(task, pooled, dealt, {"trusted": trusted}), task)
 
-    def problem(self, model: nn.Module, task: Task) -> Bilevel:
-        outer = OuterVariables(self.strengths(model, task), LabelNoise(task.n_classes))
-        return Bilevel(model, outer, **self.data(task), seed=task.seed)
+    def parts(self, task: Task) -> Sequence[Task]:
+        parts = super().parts(task)
+        count = len(pooled_part(task))
+        trusted = torch.arange(count, device=task.train.labels.device) >= len(task.train)
+        return [replace(part, constants={"trusted": trusted}) for part in parts if isinstance(part, FoldTask)]
 
-    def solving(self, group: TrainingGroup) -> SolveSettings:
-        steps = group.steps(lambda m: None if m.settings.epochs is None else 3 * m.settings.epochs, 1200, 40)
-        return self._solving(group, steps)
+    def outer(self, model: nn.Module, task: Task) -> OuterVariable:
+        return OuterVariables(super().outer(model, task), LabelNoise(task.n_classes))
+
+    def steps(self, group: TrainingGroup) -> list[int]:
+        return group.steps(lambda m: None if m.settings.epochs is None else 3 * m.settings.epochs, 1200, 40)
 
 
 def cross_fits(methods: Sequence[Pooled], tasks: Sequence[Task], **how: Any) -> list[CrossFit]:

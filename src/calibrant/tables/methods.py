@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrant.base.settings import check_choice
 from calibrant.estimators import BO4SCClassifier, SelfCalibratedClassifier
 from calibrant.estimators.base import NetworkClassifier
 from calibrant.selective import RejectionRule, threshold_for_risk
@@ -41,8 +42,7 @@ METHODS: dict[str, TableMethod] = {
 
 def find_method(name: str) -> TableMethod:
     """Return a method by its id."""
-    if name not in METHODS:
-        raise ValueError(f"--method must be one of {', '.join(METHODS)}; got {name!r}.")
+    check_choice("--method", name, tuple(METHODS))
     return METHODS[name]
 
 

@@ -12,7 +12,6 @@ import numpy as np
 from calibrant.data.columns import ColumnFormat
 from calibrant.data.columns.column_format import formats_from_json
 from calibrant.data.columns.encoder import EncodedTable, TableEncoder
-from calibrant.data.columns.encoding import Categorical
 from calibrant.data.columns.parquet import need_pandas
 from calibrant.data.columns.values import Columns, numbers
 from calibrant.estimators import load_classifier
@@ -87,12 +86,6 @@ class TableModel:
         columns |= {f"prob_{name}": probs[:, k] for k, name in enumerate(names)}
         accepted = self.accepts(confidence)
         return columns if accepted is None else columns | {"withheld": ~accepted}
-
-    def unseen(self, columns: Columns) -> dict[str, list[str]]:
-        """Return the categories that are not in the training data, by column."""
-        encodings = [] if self.encoder is None else self.encoder.columns_
-        unseen = {e.name: e.unseen(columns[e.name]) for e in encodings if isinstance(e, Categorical)}
-        return {name: values for name, values in unseen.items() if values}
 
     def accepts(self, confidence: np.ndarray) -> np.ndarray | None:
         """Whether each prediction is accepted: all False if no rule was found; None if the model has no rule."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
@@ -14,6 +14,7 @@ import numpy as np
 
 from calibrant.base.settings import check_fraction
 from calibrant.base.words import listed
+from calibrant.data.columns.encoding import Categorical
 from calibrant.data.columns.labels import as_labels
 from calibrant.data.columns.read import read_chunks
 from calibrant.data.columns.values import Columns, each, is_missing
@@ -104,65 +105,76 @@ def predict(
     table = Path(table)
     if isinstance(out, str | os.PathLike) and table.exists() and Path(out).exists() and os.path.samefile(table, out):
         raise ValueError(f"The output file must not be the table itself, which would be lost; got {out} for both.")
-    rule = None
-    if set_coverage is not None:
-        if not hasattr(loaded.classifier, "set_rule"):
-            raise ValueError(
-                "Prediction sets need a cross-fitted classifier; train with --method self-calibrated instead of "
-                f"{loaded.about.get('method', type(loaded.classifier).__name__)}."
-            )
-        rule = loaded.classifier.set_rule(check_fraction(set_coverage, "--set-coverage"))
-    summary, errors = Summary(withheld=None if loaded.rule is None else 0), StreamingECE()
-    warning_texts: dict[str, None] = {}
-    unseen: dict[str, dict[str, None]] = {}
-    encodings = [] if loaded.encoder is None else loaded.encoder.columns_
-    wordless = [encoding for encoding in encodings if isinstance(encoding, FreeText)]
-    date_ranges, outside = loaded.about.get("dates", {}), Counter[str]()
-    used = {*loaded.features, *([loaded.target] if score else [])}
-    formats = {name: form for name, form in loaded.formats.items() if name in used}
+    rule = None if set_coverage is None else _set_rule(loaded, set_coverage)
+    target = loaded.target if score else None
+    summary, errors, notes = Summary(withheld=None if loaded.rule is None else 0), StreamingECE(), _Notes(loaded)
+    formats = {name: form for name, form in loaded.formats.items() if name in {*loaded.features, target}}
     with table_writer(out) as write:
         for columns in read_chunks(table, chunk, formats, encoding or loaded.encoding):
+            for name in keep:
+                need_column(columns, name, table.name)
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", UserWarning)
                 probs = loaded.probs(columns, table.name)
-            warning_texts |= dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning))
-            for name, values in loaded.unseen(columns).items():
-                unseen.setdefault(name, {}).update(dict.fromkeys(values[:SHOWN]))
-            wordless = [text for text in wordless if not text.terms(columns[text.name]).nnz]
-            outside.update(outside_dates(columns, date_ranges))
-            output = loaded.predictions(probs)
+            notes.add(columns, caught)
+            output = {"row": summary.rows + 1 + np.arange(len(probs)), **loaded.predictions(probs)}
             if rule is not None:
                 output["set"] = _sets(loaded.classes, rule.apply(probs))
-            if score and loaded.target in columns:
-                _add_scores(summary, errors, loaded, columns, output, probs, table.name)
-            output = {"row": summary.rows + 1 + np.arange(len(probs)), **output}
-            if summary.labelled and loaded.target is not None:
-                summary.labels = _copied_name(loaded.target, output)
-            write(_with_copied(columns, keep, table.name, output))
+            if target in columns:
+                _add_scores(summary, errors, loaded, columns[target], output, table.name)
+                summary.labels = _copied_name(target, output) if summary.labelled else None
+            copied = {_copied_name(name, output): columns[name] for name in keep}
+            write({"row": output["row"], **copied, **output})
             summary.rows += len(probs)
             if summary.withheld is not None:
                 summary.withheld += int(output["withheld"].sum())
     if summary.labelled:
         summary.ece = errors.compute()
-    summary.notes += warning_texts
-    summary.notes += [
-        f"Column {name!r} holds categories that training did not see ({listed(values, SHOWN)}), which count as rare."
-        for name, values in unseen.items()
-    ]
-    summary.notes += [
-        f"Column {text.name!r} has no text, or no word or group of letters that training saw. All rows count as empty."
-        for text in wordless
-    ]
-    summary.notes += date_notes(outside, date_ranges, summary.rows, "row")
+    summary.notes += notes.sentences(summary.rows)
     return summary
 
 
-def _with_copied(columns: Columns, keep: Sequence[str], file: str, output: dict[str, Any]) -> dict[str, Any]:
-    """Insert copied columns behind the row number; one with the name of another output is called "name (table)"."""
-    for name in keep:
-        need_column(columns, name, file)
-    copied = {_copied_name(name, output): columns[name] for name in keep}
-    return {"row": output["row"], **copied, **output}
+class _Notes:
+    """Notes on the rows of a table, which is read in pieces: what training did not see."""
+
+    def __init__(self, model: TableModel) -> None:
+        self.warnings: dict[str, None] = {}
+        self.unseen: dict[str, dict[str, None]] = {}
+        self.dates, self.outside = model.about.get("dates", {}), Counter[str]()
+        encodings = [] if model.encoder is None else model.encoder.columns_
+        self.categories = [encoding for encoding in encodings if isinstance(encoding, Categorical)]
+        self.wordless = [encoding for encoding in encodings if isinstance(encoding, FreeText)]
+
+    def add(self, columns: Columns, caught: Iterable[warnings.WarningMessage]) -> None:
+        self.warnings |= dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning))
+        for category in self.categories:
+            if unseen := category.unseen(columns[category.name]):
+                self.unseen.setdefault(category.name, {}).update(dict.fromkeys(unseen[:SHOWN]))
+        self.wordless = [text for text in self.wordless if not text.terms(columns[text.name]).nnz]
+        self.outside.update(outside_dates(columns, self.dates))
+
+    def sentences(self, rows: int) -> Iterator[str]:
+        yield from self.warnings
+        for name, values in self.unseen.items():
+            yield (
+                f"Column {name!r} holds categories that training did not see ({listed(values, SHOWN)}), which count as "
+                "rare."
+            )
+        for text in self.wordless:
+            yield (
+                f"Column {text.name!r} has no text, or no word or group of letters that training saw. All rows count "
+                "as empty."
+            )
+        yield from date_notes(self.outside, self.dates, rows, "row")
+
+
+def _set_rule(model: TableModel, coverage: float) -> Any:
+    if not hasattr(model.classifier, "set_rule"):
+        raise ValueError(
+            "Prediction sets need a cross-fitted classifier; train with --method self-calibrated instead of "
+            f"{model.about.get('method', type(model.classifier).__name__)}."
+        )
+    return model.classifier.set_rule(check_fraction(coverage, "--set-coverage"))
 
 
 def _copied_name(name: str, output: Collection[str]) -> str:
@@ -175,32 +187,22 @@ def _sets(classes: list[str], members: np.ndarray) -> np.ndarray:
 
 
 def _add_scores(
-    summary: Summary,
-    errors: StreamingECE,
-    model: TableModel,
-    columns: Columns,
-    output: dict[str, Any],
-    probs: np.ndarray,
-    file: str,
+    summary: Summary, errors: StreamingECE, model: TableModel, column: np.ndarray, output: dict[str, Any], file: str
 ) -> None:
     """Count the correct predictions among the rows that have a label."""
-    assert model.target is not None
-    column = columns[model.target]
-    labelled_rows = np.flatnonzero(~np.array(each(is_missing, column), dtype=bool))
-    if not len(labelled_rows):
+    labelled = ~np.array(each(is_missing, column), dtype=bool)
+    if not labelled.any():
         return
-    labels = [str(value) for value in as_labels(column[labelled_rows], name=model.target).tolist()]
-    place = {name: k for k, name in enumerate(model.classes)}
-    if unknown := [label for label in labels if label not in place]:
+    labels = as_labels(column[labelled], name=str(model.target)).astype(str)
+    if (unknown := np.setdiff1d(labels, model.classes)).size:
         raise ValueError(
-            f"{file} holds {unknown[0]!r} in {model.target!r}, a class that the model does not know; it knows "
+            f"{file} holds {str(unknown[0])!r} in {model.target!r}, a class that the model does not know; it knows "
             f"{listed(model.classes)}. Correct it, or predict without comparing (--no-score)."
         )
-    codes = np.array([place[label] for label in labels])
-    correct = probs[labelled_rows].argmax(axis=1) == codes
-    errors.update(confidence=output["confidence"][labelled_rows], correct=correct)
-    summary.labelled += len(labelled_rows)
+    correct = output["predicted"][labelled] == labels
+    errors.update(confidence=output["confidence"][labelled], correct=correct)
+    accepted = ~output.get("withheld", np.zeros(len(column), dtype=bool))[labelled]
+    summary.labelled += len(labels)
     summary.correct += int(correct.sum())
-    accepted = ~output["withheld"][labelled_rows] if "withheld" in output else np.ones(len(labelled_rows), dtype=bool)
     summary.kept += int(accepted.sum())
     summary.kept_correct += int(correct[accepted].sum())

@@ -75,7 +75,7 @@ def train(order: Order, tell: Tell = lambda line: None, *, show_progress: bool =
                 return _train(order, work, tell, show_progress)
             finally:
                 shutil.rmtree(work, ignore_errors=True)
-    except (ValueError, OSError):
+    except (ValueError, OSError, ImportError):
         if new:
             with suppress(OSError):  # a folder with files stays
                 folder.rmdir()

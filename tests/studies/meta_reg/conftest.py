@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from studies.meta_reg import reproduce
+from studies.meta_reg.study import reproduce
 
 CLASSES = 10
 

@@ -9,23 +9,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
 
-from studies.__main__ import app
 from studies.common.dry_run import state
 from studies.common.keys import make_key
 from studies.images import SOURCES
 from studies.images.sources import Archive
 from studies.meta_reg import study
 from studies.meta_reg.plan import Setup, chosen_methods, known_methods
-from studies.meta_reg.quick import Sizes, quick_sizes
+from tests.studies.cases import invoke as run
 from tests.studies.images.cases import write_idx
 
 TINY = ["--limit", "200", "--epochs", "1", "--seeds", "1", "--methods", "ce"]
-
-
-def run(*words: object) -> Result:
-    return CliRunner().invoke(app, [str(word) for word in words])
 
 
 @pytest.mark.parametrize(
@@ -65,14 +59,21 @@ def test_a_quick_run_uses_the_given_images(command: str, images: Path) -> None:
         assert (", flg-sece" if command == "sweep" else ", ce") in first
 
 
-def test_sizes_of_quick_runs() -> None:
-    none = Sizes(None, None, None, None)
-    assert quick_sizes("digits", none) == ("small-cnn", 2, 12, None)
-    assert quick_sizes("cifar10", none) == ("small-cnn", 2, 12, 2000)
-    assert quick_sizes("digits", none, trial=True) == ("small-cnn", 1, 3, 600)
-    assert quick_sizes("cifar100", none, trial=True) == ("small-cnn", 1, 3, 2000)
-    given = Sizes("resnet18", 4, 5, 3000)
-    assert quick_sizes("cifar10", given) == given
+@pytest.mark.parametrize(
+    ("dataset", "trial", "sizes"),
+    [
+        ("digits", False, ("small-cnn", 12, None)),
+        ("cifar10", False, ("small-cnn", 12, 2000)),
+        ("digits", True, ("small-cnn", 3, 600)),
+        ("cifar10", True, ("small-cnn", 3, 2000)),
+    ],
+)
+def test_sizes_of_quick_runs(dataset: str, trial: bool, sizes: tuple, images: Path) -> None:
+    where = {"dataset": dataset, "data": None if dataset == "digits" else images}
+    setup = study.chosen_setup(**where, quick=True, trial=trial)
+    assert (setup.model, setup.epochs, setup.limit) == sizes
+    own = study.chosen_setup(**where, quick=True, trial=trial, model="resnet18", epochs=5, limit=3000)
+    assert (own.model, own.epochs, own.limit) == ("resnet18", 5, 3000)
 
 
 def test_a_dry_run_lists_all_runs_and_writes_nothing(finished: Path, images: Path, tmp_path: Path) -> None:
@@ -136,18 +137,15 @@ def test_a_missing_data_folder_is_a_sentence(tmp_path: Path) -> None:
 def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("USERPROFILE", str(tmp_path))
-    assert study.data_folder("cifar10", "~", download=False) == tmp_path
-    assert study.data_folder("digits", None, download=True) is None
+    assert study.chosen_setup(data="~").folder == tmp_path
+    assert study.chosen_setup(dataset="digits", download=True).folder is None
 
 
-def test_a_quick_ablation_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[dict] = []
-    monkeypatch.setattr(study, "reproduce", lambda **settings: asked.append(settings) or Path("report.html"))
-    study.ablate(quick=True, epochs=None, limit=300, seeds=None)
-    study.ablate(dataset="cifar10")
-    small, full = asked
-    assert (small["dataset"], small["seeds"], small["epochs"], small["limit"]) == ("digits", 1, 3, 300)
-    assert (full["dataset"], full["seeds"], full["epochs"]) == ("cifar10", study.ABLATION_SEEDS, None)
+def test_a_quick_ablation_is_small() -> None:
+    keys = study.ablation_plan(quick=True, limit=300).keys
+    assert {(key["dataset"], key["seed"], key["epochs"], key["limit"]) for key in keys} == {("digits", 0, 3, 300)}
+    keys = study.ablation_plan(dataset="digits").keys
+    assert {key["seed"] for key in keys} == set(range(study.ABLATION_SEEDS))
 
 
 @pytest.fixture
@@ -161,8 +159,7 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return site
 
 
-def test_download_then_train(published: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(study, "write_report", lambda paths, *_, **__: paths[0])
+def test_download_then_train(published: Path, tmp_path: Path) -> None:
     words = [
         "reproduce",
         "meta-reg",

@@ -6,13 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from studies.__main__ import app
 from studies.meta_reg.groups import groups
 from studies.meta_reg.plan import known_methods, settings_text
-from studies.meta_reg.search import settings, sweep
+from studies.meta_reg.search import STUDY, settings
 from studies.meta_reg.searched import best, describe
+from tests.studies.cases import invoke
 from tests.studies.meta_reg.test_claims import record
 
 
@@ -54,11 +53,11 @@ def test_a_search_on_digits_writes_results_and_a_report(tmp_path: Path) -> None:
     options = ["--quick", "--epochs", "1", "--limit", "300", "--device", "cpu"]
     values = ["--bandwidth", "0.02", "--tau", "0.1", "--outer-learning-rate", "1", "--strength", "10"]
     command = ["sweep", "meta-reg", *options, *values, "--out", str(out), "--export", str(kept)]
-    result = CliRunner().invoke(app, command)
+    result = invoke(*command)
     assert result.exit_code == 0, result.output
     found = json.loads(kept.read_text())["records"]
     assert {r["method"] for r in found} == {"flg-sece", "flg-sece-published", "flg-sece-published-tau-0.1"}
     page = (out / "report.html").read_text()
     assert "τ 0.1" in page
-    again = sweep(source=[kept], out=tmp_path / "again")
+    again = STUDY.run(source=[kept], out=tmp_path / "again")
     assert "τ 0.1" in again.read_text()

@@ -11,15 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from calibrant.bilevel import Callback, NonFiniteError
 from calibrant.bilevel.running.run import Run
 from calibrant.methods.catalogue import IMAGE_METHODS
 from calibrant.methods.core.results import Failed
-from studies.__main__ import app
 from studies.common.store import Store
-from studies.meta_reg import ablate, reproduce, sweep
 from studies.meta_reg import training as training_module
 from studies.meta_reg.curves import EpochCurve
 from studies.meta_reg.data import prepare
@@ -27,7 +24,9 @@ from studies.meta_reg.docs import BEGIN, END, results_section, update
 from studies.meta_reg.measures import BINS, SCORES
 from studies.meta_reg.plan import NETWORK_VERSIONS, Setup, runs
 from studies.meta_reg.resuming import OutOfTime
-from studies.meta_reg.study import read_all
+from studies.meta_reg.search import STUDY as SEARCH
+from studies.meta_reg.study import STUDY, ablate, reproduce
+from tests.studies.cases import invoke
 from tests.studies.meta_reg.conftest import SMALL
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*images, but .*CIFAR-10 has")
@@ -85,9 +84,7 @@ def test_a_second_call_trains_nothing(
 
 
 def test_the_report_is_made_from_the_file_alone(finished: Path, tmp_path: Path) -> None:
-    result = CliRunner().invoke(
-        app, ["reproduce", "meta-reg", "--from", str(finished / "results.json"), "--out", str(tmp_path)]
-    )
+    result = invoke("reproduce", "meta-reg", "--from", str(finished / "results.json"), "--out", str(tmp_path))
     assert result.exit_code == 0, result.output
     page = (tmp_path / "report.html").read_text()
     for text in ("Targets", "CIFAR-10, small-cnn, short recipe, 2 epochs", "4.81 ± 0.12", "Figure 5", "4.079"):
@@ -119,7 +116,7 @@ def test_the_results_section_is_replaced_and_the_rest_stays(finished: Path, tmp_
 
 
 def test_duplicate_runs_count_once_and_searches_have_own_tables(finished: Path) -> None:
-    results = read_all([finished / "results.json"] * 2)
+    results = STUDY.read([finished / "results.json"] * 2)
     assert len(results.records) == 8
     tried = [r | {"method": "flg-sece-h-0.5", "nll_val": 0.0} for r in results.records if r["method"] == "flg-sece"]
     section = results_section(results._replace(records=results.records + tried))
@@ -177,7 +174,7 @@ def test_unusable_checkpoint_restarts_the_run(images: Path, tmp_path: Path, caps
 
 def test_command_ends_when_time_is_up(images: Path, tmp_path: Path) -> None:
     settings = SMALL | {"methods": ["ce"], "seeds": 1, "data": images, "out": tmp_path}
-    with pytest.raises(ValueError, match="allow more --minutes"):
+    with pytest.raises(ValueError, match="No run was finished"):
         reproduce(**settings, minutes=0.0)
 
 
@@ -222,13 +219,13 @@ def test_ctrl_c_leaves_a_checkpoint_of_the_current_step(
     settings = [f"--{name}={value}" for name, value in {"model": "small-cnn", "epochs": 1, "seeds": 1}.items()]
     command = ["reproduce", "meta-reg", "--data", str(images), "--methods", "ce", *settings, "--out", str(tmp_path)]
     try:
-        done = CliRunner().invoke(app, command)
+        done = invoke(*command)
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:
         signal.signal(signal.SIGINT, before)
     assert done.exit_code == 130, done.output
     assert "Interrupted. Run the same command again to continue." in done.stderr
-    assert CliRunner().invoke(app, command).exit_code == 0
+    assert invoke(*command).exit_code == 0
     assert seen == [0, 3]
     assert len(records(tmp_path)) == 1
 
@@ -245,7 +242,7 @@ def test_wrong_arguments_are_sentences(images: Path, tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=message):
             reproduce(**settings, out=tmp_path)
-    for command in (ablate, sweep):
+    for command in (ablate, SEARCH.run):
         with pytest.raises(ValueError, match="--dataset must have its published labels"):
             command(dataset="cifar10n-worse", data=images, out=tmp_path)
 
@@ -272,7 +269,7 @@ def test_only_the_training_part_has_noisy_labels(images: Path, tmp_path: Path) -
     command = ["reproduce", "meta-reg", "--dataset", "cifar10n-worse", "--model", "small-cnn", "--epochs", "1"]
     command += ["--data", str(images), "--noisy-labels", str(tmp_path / "labels.npz"), "--seeds", "1"]
     command += ["--methods", "ce", "weights", "weights-ts", "--out", str(out)]
-    result = CliRunner().invoke(app, [*command, "--device", "cpu"])
+    result = invoke(*command, "--device", "cpu")
     assert result.exit_code == 0, result.output
     found = {record["method"]: record for record in records(out)}
     assert set(found) == {"ce", "weights", "weights-ts"}

@@ -81,7 +81,9 @@ class LoaderStream(Stream):
         n_classes: int | None = None,
         batches: int | None = None,
     ) -> None:
-        self.loader, self.seed, self.device, self.dtype, self.hyper = loader, seed, device, dtype, dict(hyper or {})
+        self.loader, self.seed, self.dtype = loader, seed, dtype
+        self.device = None if device is None else torch.device(device)
+        self.hyper = dict(hyper or {}) if self.device is None else map_tensors(self._moved, dict(hyper or {}))
         self.batch_format, self.n_classes, self._given_batches = batch_format, n_classes, batches
         self._kept: dict[int, Batch] = {}
         self._next = self._released = 0
@@ -209,11 +211,14 @@ class LoaderStream(Stream):
             first_epoch = self.length is None or self._next < self.length
             checked = first_epoch or not (isinstance(targets, Tensor) and targets.is_cuda)
             targets = check_labels(targets, len(targets), self.n_classes) if checked else targets.long()
-        batch = Batch(as_dtype(inputs, self.dtype), targets, index, hyper=self.hyper)
-        return batch if self.device is None else map_tensors(self._moved, batch)
+        inputs = as_dtype(inputs, self.dtype)
+        if self.device is not None:
+            inputs, targets, index = map_tensors(self._moved, (inputs, targets, index))
+        return Batch(inputs, targets, index, hyper=self.hyper)
 
     def _moved(self, tensor: Tensor) -> Tensor:
-        device = torch.device(self.device)  # type: ignore[arg-type]
+        device = self.device
+        assert device is not None
         if tensor.device == device:
             return tensor
         if device.type == "cuda" and tensor.device.type == "cpu" and not tensor.is_pinned():

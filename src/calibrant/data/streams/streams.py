@@ -126,27 +126,33 @@ class TensorStream(Stream):
     @cached_property
     def whole(self) -> Batch:
         """All samples, in order and without augmentation."""
-        names = slice(None) if self.index is None else self.index
-        inputs = self.inputs if self.prepare is None else self.prepare(self.inputs)
-        return Batch(inputs, self.targets, names, hyper=self.hyper, sample_weight=self.sample_weight)
+        return self._prepared(self._stored(None))
 
     def batch(self, step: int) -> Batch:
         return self.whole if self.constant else self._recent(step)
 
+    def _stored(self, rows: Tensor | None) -> Batch:
+        """Some rows as they are stored; None: all of them."""
+        if rows is None:
+            names = slice(None) if self.index is None else self.index
+            return Batch(self.inputs, self.targets, names, hyper=self.hyper, sample_weight=self.sample_weight)
+        names = rows if self.index is None else self.index[rows]
+        weights = None if self.sample_weight is None else self.sample_weight[rows]
+        inputs = map_tensors(lambda t: t[rows], self.inputs)
+        return Batch(inputs, self.targets[rows], names, hyper=self.hyper, sample_weight=weights)
+
+    def _prepared(self, batch: Batch) -> Batch:
+        return batch if self.prepare is None else batch._replace(inputs=self.prepare(batch.inputs))
+
     def draw(self, step: int) -> Batch:
         """Draw the batch of a step again; :meth:`batch` remembers the last few."""
-        if self.batch_size is None:
-            names = slice(None) if self.index is None else self.index
-            batch = Batch(self.inputs, self.targets, names, hyper=self.hyper, sample_weight=self.sample_weight)
-        else:
+        rows = None
+        if self.batch_size is not None:
             epoch, position = divmod(step, self.steps_per_epoch)
             if self._order[0] != epoch:
                 self._order = epoch, self.order(epoch).to(self.device)
             rows = self._order[1][self.rows_of(position)]
-            names = rows if self.index is None else self.index[rows]
-            weights = None if self.sample_weight is None else self.sample_weight[rows]
-            inputs = map_tensors(lambda t: t[rows], self.inputs)
-            batch = Batch(inputs, self.targets[rows], names, hyper=self.hyper, sample_weight=weights)
+        batch = self._stored(rows)
         if self.augment is not None:
             generator = torch.Generator(self.device).manual_seed(mix(self.seed, step, 2))
             batch = batch._replace(inputs=self.augment(batch.inputs, generator))
@@ -154,7 +160,7 @@ class TensorStream(Stream):
             generator = torch.Generator(self.device).manual_seed(mix(self.seed, step, 4))
             inputs, targets = self.augment_batch(batch.inputs, batch.targets, generator)
             batch = batch._replace(inputs=inputs, targets=targets)
-        return batch if self.prepare is None else batch._replace(inputs=self.prepare(batch.inputs))
+        return self._prepared(batch)
 
     def rows_of(self, position: int) -> slice:
         """The part of an epoch's order that belongs to batch number ``position``."""

@@ -2,8 +2,7 @@
 
 from calibrant.data.vision.augment import CropAndFlip, Mixup, Normalise
 from calibrant.data.vision.distort import Distort
-from calibrant.data.vision.images import Images, Parts, split
-from calibrant.data.vision.own_images import load_folder
+from calibrant.data.vision.images import Images, Parts, load_folder, split
 
 __all__ = [
     "CropAndFlip",

@@ -247,8 +247,8 @@ class Loaded(Samples):
 
     source: Any = None
     """A loader, or a :class:`calibrant.data.LoaderStream`, whose settings take precedence."""
-    settings: tuple[tuple[str, Any], ...] = ()
-    """Further arguments of the stream: device, precision, key of the labels, classes."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Further arguments of the stream: device, precision, form of the batches, classes."""
     memory: list[tuple[Any, Tensor]] | None = field(default=None, compare=False, repr=False)
     """All batches, once they have been read; None if each pass reads the loader."""
 
@@ -269,7 +269,7 @@ class Loaded(Samples):
         if device is None:
             return self
         first = map_tensors(lambda t: t.to(device), (self.inputs, self.labels))
-        settings = tuple((dict(self.settings) | {"device": device}).items())
+        settings = self.settings | {"device": device}
         return replace(self, inputs=first[0], labels=first[1], settings=settings, memory=None)
 
     @property
@@ -317,11 +317,10 @@ class Loaded(Samples):
         return Samples(joined, torch.cat(labels))
 
     def _stream(self, seed: int, hyper: dict[str, Tensor] | None = None) -> LoaderStream:
-        settings: dict[str, Any] = dict(self.settings)
-        loader = self.source
+        settings, loader = self.settings, self.source
         if isinstance(loader, LoaderStream):
             form = replace(settings["batch_format"], labels=loader.batch_format.labels)
-            settings |= {"batch_format": form, "batches": loader.length}
+            settings = settings | {"batch_format": form, "batches": loader.length}
             seed, loader = loader.seed, loader.loader
         return LoaderStream(loader, **({"seed": seed, "hyper": hyper} | settings))
 
@@ -355,7 +354,7 @@ def as_part(data: Any, model: nn.Module, labels: str | None = None, name: str = 
             f"{name} must be (inputs, labels) as tensors or arrays, or a loader that can be iterated again, such as "
             f"torch's DataLoader; got {_kind(data)}."
         )
-    settings = (("device", like.device), ("dtype", like.dtype), ("batch_format", batch_format(model, labels)))
+    settings = {"device": like.device, "dtype": like.dtype, "batch_format": batch_format(model, labels)}
     empty = Loaded(torch.empty(0, device="cpu"), torch.empty(0, device="cpu"), source=data, settings=settings)
     try:
         first = empty._stream(0).batch(0)
@@ -404,5 +403,5 @@ def checked(part: Samples, n_classes: int, name: str = "train") -> Samples:
             f"The labels of {name} do not fit the network, which has {n_classes} outputs: {error}"
         ) from None
     if isinstance(part, Loaded):
-        return replace(part, labels=labels, settings=(*part.settings, ("n_classes", n_classes)))
+        return replace(part, labels=labels, settings=part.settings | {"n_classes": n_classes})
     return replace(part, labels=labels)

@@ -59,17 +59,15 @@ class FoldTask(Task):
         }
 
 
-def fold_tasks(
-    task: Task, pooled: Samples, dealt: Sequence[Fold], constants: dict[str, Tensor] | None = None
-) -> list[FoldTask]:
+def fold_tasks(task: Task, pooled: Samples, folds: Sequence[Fold]) -> list[FoldTask]:
     """One task for each fold. Several networks start as in :meth:`Task.again`; a single one as given."""
-    result, dense = [], pooled.without_sparse
-    for k, fold in enumerate(dealt):
+    tasks, dense = [], pooled.without_sparse
+    for k, fold in enumerate(folds):
         seed = mix(task.seed, k) % 2**31
-        model = task.again(seed).model if len(dealt) > 1 else task.model
-        one = FoldTask(dense[fold.train], dense[fold.judge], task.n_classes, seed, model, fold=fold, pooled=pooled)
-        result.append(one if constants is None else replace(one, constants=constants))
-    return result
+        model = task.again(seed).model if len(folds) > 1 else task.model
+        parts = dense[fold.train], dense[fold.judge]
+        tasks.append(FoldTask(*parts, task.n_classes, seed, model, fold=fold, pooled=pooled))
+    return tasks
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from calibrant.methods.core.samples import FULL_BATCH
 from calibrant.methods.core.task import Model, Task, Unchanged
 from calibrant.methods.fit.untrained import is_untrained
 from calibrant.methods.recipes import recipe_for
-from calibrant.methods.standard import CrossFitted, Ensemble, Standard
-from calibrant.methods.varied_rates import MOST, VariedRates
+from calibrant.methods.standard import MOST, CrossFitted, Ensemble, Standard, VariedRates
 from calibrant.models.functional.user_modules import unwrapped
 
 Calibration = Literal["auto", "temperature"]

@@ -19,9 +19,10 @@ from torch import Tensor
 
 from calibrant import metrics
 from calibrant.base.warning import warn
-from calibrant.bilevel import Bilevel, Callback, ProgressBar
+from calibrant.bilevel import Callback, ProgressBar
 from calibrant.bilevel.running.checkpoints import load_run, save_run
 from calibrant.bilevel.running.run import Run
+from calibrant.methods.averaged import evaluated
 from calibrant.methods.core.samples import Samples
 from calibrant.metrics import nll
 from calibrant.models.functional.global_state import generators_restored
@@ -50,12 +51,7 @@ class ValidationScores(Callback):
 
     def outputs(self, run: Run) -> tuple[Tensor, Tensor] | None:
         """Logits of the current network and labels of the validation part; None if there is no part or one network."""
-        problem, state = run.problem, run.state
-        if self.part is None or not isinstance(problem, Bilevel):
-            return None
-        net = problem.view.bind(state.params, state.buffers, train=False, autocast=problem.autocast)
-        with torch.no_grad():
-            return self.part.predicted(lambda inputs: net.logits(inputs).double())
+        return None if self.part is None or run.is_population else evaluated(run, run.state, self.part)
 
 
 def calibration_scores(logits: Any, labels: Any, sample_weight: Any = None) -> dict[str, float]:

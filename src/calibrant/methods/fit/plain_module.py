@@ -9,9 +9,10 @@ classifier (several networks, a confidence map, a lapse rate, a network without 
 from __future__ import annotations
 
 import copy
+import functools
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -45,18 +46,30 @@ def frozen(model: nn.Module, freeze: Freeze | None, inputs: Any, head: str | Non
     head : the name of the head; None: find it automatically
     """
     twin = copied(model)
-    if freeze is not None:
-        backbone = isinstance(freeze, str) and freeze == "backbone"
-        names = [freeze] if isinstance(freeze, str) else list(freeze)
-        if backbone:
-            head_name = head_of(twin, inputs, head).name
-            names = [k for k, _ in twin.named_parameters() if not (k == head_name or k.startswith(f"{head_name}."))]
-            for name, layer in twin.named_modules():
-                if name and not (f"{name}.".startswith(f"{head_name}.") or head_name.startswith(f"{name}.")):
-                    layer.training = False
-        for name in names:
-            _freeze(twin, name)
-    if not any(p.requires_grad for p in twin.parameters()):
+    parameters, modules = dict(twin.named_parameters()), dict(twin.named_modules())
+    names: list[str] = [] if freeze is None else [freeze] if isinstance(freeze, str) else list(freeze)
+    if names == ["backbone"] and isinstance(freeze, str):
+        head_name = head_of(twin, inputs, head).name
+
+        def outside(name: str) -> bool:
+            return not f"{name}.".startswith(f"{head_name}.")
+
+        names = list(filter(outside, parameters))
+        for name, layer in modules.items():
+            if name and outside(name) and not head_name.startswith(f"{name}."):
+                layer.training = False
+    for name in names:
+        if name in parameters:
+            parameters[name].requires_grad_(False)
+        elif name in modules and name:
+            modules[name].requires_grad_(False).eval()
+        else:
+            children = ", ".join(repr(k) for k, _ in twin.named_children())
+            raise ValueError(
+                f"freeze names {name!r}, which the model does not have. Its parts are {children}; name nested parts "
+                "with dots. freeze='backbone' freezes everything except the head."
+            )
+    if not any(p.requires_grad for p in parameters.values()):
         raise ValueError(
             "There is nothing to train: every parameter of the model is frozen (requires_grad=False). Keep at least "
             "the head trainable, as freeze='backbone' does."
@@ -68,20 +81,6 @@ def head_of(model: nn.Module, inputs: Any, name: str | None = None) -> Head:
     """The head of a network, found automatically or by name, without a change of torch's random numbers."""
     with generators_restored(next(model.parameters())):
         return find_head(model, inputs, name)
-
-
-def _freeze(model: nn.Module, name: str) -> None:
-    parameters, modules = dict(model.named_parameters()), dict(model.named_modules())
-    if name in parameters:
-        parameters[name].requires_grad_(False)
-    elif name in modules and name:
-        modules[name].requires_grad_(False).eval()
-    else:
-        children = ", ".join(repr(k) for k, _ in model.named_children())
-        raise ValueError(
-            f"freeze names {name!r}, which the model does not have. Its parts are {children}; name nested parts with "
-            "dots. freeze='backbone' freezes everything except the head."
-        )
 
 
 Steps = tuple[float | LogitMap, ...]
@@ -196,69 +195,65 @@ def _graph(mixture: Mixture, steps: Steps, networks: Sequence[nn.Module], form: 
     root.networks = nn.ModuleList(map(copied, networks))
     like = leading_parameter(networks[0])
     placeholders = [graph.placeholder(name) for name in form.names or ("inputs",)]
+    positional = tuple(placeholders) if form.names is None else ()
     by_name: dict[str, Any] = dict(zip(form.names or (), placeholders, strict=False))
-    shares = mixture.shares or (1.0,) * len(networks)
 
-    def step(function: Any, *args: Any) -> fx.Node:
-        return graph.call_function(function, args)
+    def constant(name: str, value: float | Tensor) -> Any:
+        root.register_buffer(name, value.to(like) if isinstance(value, Tensor) else like.new_tensor(value))
+        return fx.Proxy(graph.get_attr(name))
 
-    def calibrated(z: fx.Node) -> fx.Node:
+    temperature = constant("temperature", float(mixture.temperature))
+    bias = None if mixture.bias is None else constant("bias", mixture.bias)
+    floor = constant("floor", mixture.lapse / form.n_classes) if mixture.lapse else None
+
+    def calibrated(logits: Any) -> Any:
         """``z/T + b``, or log ``q(z)`` if there is a lapse rate."""
-        z = step(torch.div, z, graph.get_attr("temperature"))
-        if mixture.bias is not None:
-            z = step(torch.add, z, graph.get_attr("bias"))
-        if not mixture.lapse:
-            return z
-        probs = step(torch.mul, step(torch.softmax, z, -1), 1 - mixture.lapse)
-        return step(torch.log, step(torch.add, probs, graph.get_attr("floor")))
+        scaled = logits / temperature
+        scaled = scaled if bias is None else scaled + bias
+        return scaled if floor is None else torch.log(torch.softmax(scaled, -1) * (1 - mixture.lapse) + floor)
 
-    root.register_buffer("temperature", like.new_tensor(float(mixture.temperature)))
-    if mixture.bias is not None:
-        root.register_buffer("bias", mixture.bias.to(like))
-    if mixture.lapse:
-        root.register_buffer("floor", like.new_tensor(mixture.lapse / form.n_classes))
-    mean: fx.Node | None = None
+    pooled = mixture.pool == "probs" and len(networks) > 1
+    shares = mixture.shares or (1.0,) * len(networks)
+    members: list[Any] = []
     for position, share in enumerate(shares):
-        name = f"networks.{position}"
-        output = graph.call_module(name, (), by_name) if by_name else graph.call_module(name, (placeholders[0],))
-        member = _logits(step, output, form.output)
-        if mixture.pool == "probs" and len(networks) > 1:
-            member = step(torch.softmax, calibrated(member), -1)
-        member = step(torch.mul, member, share / sum(shares)) if len(networks) > 1 else member
-        mean = member if mean is None else step(torch.add, mean, member)
-    assert mean is not None
-    if mixture.pool == "probs" and len(networks) > 1:
-        mean = step(torch.log, mean)
-    else:
-        mean = calibrated(mean)
-    for position, map_or_temperature in enumerate(steps):
+        output = fx.Proxy(graph.call_module(f"networks.{position}", positional, by_name))
+        logits: Any = _OUTPUTS[form.output](output)
+        member = torch.softmax(calibrated(logits), -1) if pooled else logits
+        members.append(member * (share / sum(shares)) if len(networks) > 1 else member)
+    mean: Any = functools.reduce(operator.add, members)
+    mean = torch.log(mean) if pooled else calibrated(mean)
+    for position, step in enumerate(steps):
         name = f"after_{position}"
-        if isinstance(map_or_temperature, LogitMap):
-            mean = _inlined(graph, root, name, PlainMap(map_or_temperature, form.n_classes, like), mean)
+        if isinstance(step, LogitMap):
+            mean = _inlined(graph, root, name, PlainMap(step, form.n_classes, like), mean)
         else:
-            root.register_buffer(name, like.new_tensor(map_or_temperature))
-            mean = step(torch.div, mean, graph.get_attr(name))
-    graph.output(mean)
+            mean = mean / constant(name, step)
+    graph.output(mean.node)
     return fx.GraphModule(root, graph, class_name="CalibratedModule").eval()
 
 
-def _inlined(graph: fx.Graph, root: nn.Module, name: str, module: nn.Module, input_node: fx.Node) -> fx.Node:
+_OUTPUTS: dict[str, Callable[[Any], Any]] = {
+    "tensor": lambda output: output,
+    "attribute": lambda output: output.logits,
+    "key": lambda output: output["logits"],
+    "first": lambda output: output[0],
+}
+"""The logits in the output of a network, by :attr:`Form.output`."""
+
+
+def _inlined(graph: fx.Graph, root: nn.Module, name: str, module: nn.Module, given: Any) -> fx.Proxy:
     """Copy the steps of a module of one input into a graph; its parameters become buffers of ``root.name``."""
+    traced = fx.Tracer().trace(module)
     held = nn.Module()
     root.add_module(name, held)
-    copied_nodes: dict[fx.Node, fx.Node] = {}
-    for node in fx.Tracer().trace(module).nodes:
-        if node.op == "placeholder":
-            copied_nodes[node] = input_node
-        elif node.op == "get_attr":
+    copied_nodes: dict[fx.Node, fx.Node] = {next(iter(traced.nodes)): given.node}
+    for node in traced.nodes:
+        if node.op == "get_attr":
             buffer_name = node.target.replace(".", "_")
             held.register_buffer(buffer_name, operator.attrgetter(node.target)(module).detach())
             copied_nodes[node] = graph.get_attr(f"{name}.{buffer_name}")
-        elif node.op == "output":
-            return copied_nodes[node.args[0]]
-        else:
-            copied_nodes[node] = graph.node_copy(node, lambda old: copied_nodes[old])
-    raise AssertionError("a traced module has an output")
+    output: Any = graph.graph_copy(traced, copied_nodes)
+    return fx.Proxy(output)
 
 
 class PlainMap(nn.Module):
@@ -273,11 +268,3 @@ class PlainMap(nn.Module):
         """``logits · exp(s(logits))``, as :class:`calibrant.bilevel.LogitMap`."""
         wide = logits.to(self.dtype)
         return wide * torch.exp(self.map.log_factor(describe(wide, self.n_classes))).unsqueeze(-1)
-
-
-def _logits(step: Any, output: fx.Node, kind: str) -> fx.Node:
-    if kind == "tensor":
-        return output
-    if kind == "attribute":
-        return step(getattr, output, "logits")
-    return step(operator.getitem, output, "logits" if kind == "key" else 0)

@@ -29,49 +29,6 @@ from calibrant.models.functional.pure_layers import DropoutMasks, MaskedDropout,
 from calibrant.models.functional.user_modules import copied, layer_settings, reset_layers, resettable_copy
 
 
-class FlatParameters:
-    """The layout of named parameters in one flat vector, in the order of ``parameters``.
-
-    ``channels_last`` stores the kernels of 2-D convolutions with the channel as the last dimension.
-    """
-
-    def __init__(self, parameters: Mapping[str, Tensor], *, channels_last: bool = False) -> None:
-        self.channels_last = channels_last
-        self.names = list(parameters)
-        self.shapes = [p.shape for p in parameters.values()]
-        self.sizes = [p.numel() for p in parameters.values()]
-        self.size = sum(self.sizes)
-
-    def unflatten(self, params: Tensor) -> Tensors:
-        """Named views into the flat vector."""
-        parts = params.split(self.sizes, dim=-1)
-        lead = params.shape[:-1]
-        return {k: self.shaped(p, lead, s) for k, p, s in zip(self.names, parts, self.shapes, strict=True)}
-
-    def shaped(self, values: Tensor, lead: torch.Size, shape: torch.Size) -> Tensor:
-        """The part of a flat vector that holds one parameter, with its shape and the leading axes ``lead``."""
-        if self._moved(shape):
-            return _channels_second(values.view(*lead, shape[0], *shape[2:], shape[1]))
-        return values.view(lead + shape)
-
-    def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """The inverse of :meth:`unflatten`."""
-        parts = [(tensors[k], s) for k, s in zip(self.names, self.shapes, strict=True)]
-        parts = [(_channels_last(t) if self._moved(s) else t, s) for t, s in parts]
-        return torch.cat([t.reshape(*t.shape[: t.dim() - len(s)], -1) for t, s in parts], dim=-1)
-
-    def _moved(self, shape: torch.Size) -> bool:
-        """Whether a parameter of this shape is stored with its channels last."""
-        return self.channels_last and len(shape) == 4
-
-    def vector(self, tensors: Iterable[Tensor], like: Tensor | None = None) -> Tensor:
-        """Parameters in the module's order as one vector. If there are none, the device is that of ``like``."""
-        parts = [_channels_last(t.detach()) if self._moved(t.shape) else t.detach() for t in tensors]
-        if parts:
-            return torch.cat([t.reshape(-1) for t in parts])
-        return torch.zeros(0, device=like.device if like is not None else "cpu")
-
-
 def _channels_last(tensor: Tensor) -> Tensor:
     """``(…, O, I, H, W)`` as ``(…, O, H, W, I)``."""
     return tensor.movedim(-3, -1)
@@ -82,8 +39,10 @@ def _channels_second(tensor: Tensor) -> Tensor:
     return tensor.movedim(-1, -3)
 
 
-class FunctionalModule(FlatParameters):
+class FunctionalModule:
     """A pure view of ``module``: ``view.bind(params, buffers)`` is the network with these parameters.
+
+    The flat vector holds the trainable parameters in the order of ``parameters``.
 
     Parameters
     ----------
@@ -106,7 +65,11 @@ class FunctionalModule(FlatParameters):
                 f"The trainable parameters must have one dtype; got several dtypes ({', '.join(map(str, dtypes))}). "
                 "Convert the module, for example with module.float()."
             )
-        super().__init__(trainable, channels_last=channels_last)
+        self.channels_last = channels_last
+        self.names = list(trainable)
+        self.shapes = [p.shape for p in trainable.values()]
+        self.sizes = [p.numel() for p in trainable.values()]
+        self.size = sum(self.sizes)
         self._initial = self.vector(trainable.values(), next(iter(self.module.buffers()), None))
         self._initial_buffers = {k: b.detach().clone() for k, b in self.module.named_buffers()}
         for parameter in self.module.parameters():
@@ -128,6 +91,40 @@ class FunctionalModule(FlatParameters):
         ]
         self._masks = DropoutMasks(self.dropouts)
         self._scratch: nn.Module | None = None
+
+    def unflatten(self, params: Tensor) -> Tensors:
+        """Named views into the flat vector."""
+        return self._named(params, range(len(self.names)))
+
+    def _named(self, values: Tensor, positions: Sequence[int]) -> Tensors:
+        """Some parameters by name, from a vector that holds them one after the other, with any leading axes."""
+        parts, lead = values.split([self.sizes[k] for k in positions], dim=-1), values.shape[:-1]
+        return {
+            self.names[k]: self._shaped(part, lead, self.shapes[k]) for k, part in zip(positions, parts, strict=True)
+        }
+
+    def _shaped(self, values: Tensor, lead: torch.Size, shape: torch.Size) -> Tensor:
+        """The part of a flat vector that holds one parameter, with its shape and the leading axes ``lead``."""
+        if self._moved(shape):
+            return _channels_second(values.view(*lead, shape[0], *shape[2:], shape[1]))
+        return values.view(lead + shape)
+
+    def flatten(self, tensors: Mapping[str, Tensor]) -> Tensor:
+        """The inverse of :meth:`unflatten`."""
+        parts = [(tensors[k], s) for k, s in zip(self.names, self.shapes, strict=True)]
+        parts = [(_channels_last(t) if self._moved(s) else t, s) for t, s in parts]
+        return torch.cat([t.reshape(*t.shape[: t.dim() - len(s)], -1) for t, s in parts], dim=-1)
+
+    def _moved(self, shape: torch.Size) -> bool:
+        """Whether a parameter of this shape is stored with its channels last."""
+        return self.channels_last and len(shape) == 4
+
+    def vector(self, tensors: Iterable[Tensor], like: Tensor | None = None) -> Tensor:
+        """Parameters in the module's order as one vector. If there are none, the device is that of ``like``."""
+        parts = [_channels_last(t.detach()) if self._moved(t.shape) else t.detach() for t in tensors]
+        if parts:
+            return torch.cat([t.reshape(-1) for t in parts])
+        return torch.zeros(0, device=like.device if like is not None else "cpu")
 
     @property
     def values(self) -> Tensor:
@@ -186,18 +183,16 @@ class FunctionalModule(FlatParameters):
 
     def weight_mask(self) -> Tensor:
         """1 for entries of matrices and kernels, 0 for entries of biases, normalisation layers and embeddings."""
-        like, kinds = self._initial, (nn.Embedding, nn.EmbeddingBag)
+        kinds = (nn.Embedding, nn.EmbeddingBag)
         tables = {f"{name}.weight" for name, layer in self.module.named_modules() if isinstance(layer, kinds)}
-        parts = [
-            like.new_full((n,), float(len(s) > 1 and name not in tables))
-            for name, n, s in zip(self.names, self.sizes, self.shapes, strict=True)
-        ]
-        return torch.cat(parts) if parts else torch.zeros_like(like)
+        pairs = zip(self.names, self.shapes, strict=True)
+        return self.spread({name: 1.0 for name, shape in pairs if len(shape) > 1 and name not in tables})
 
     def spread(self, values: dict[str, float]) -> Tensor:
         """A vector with a value for each entry, from one for each named parameter; 0 for parameters without a value."""
         pairs = zip(self.names, self.sizes, strict=True)
-        return torch.cat([self._initial.new_full((n,), values.get(name, 0.0)) for name, n in pairs])
+        parts = [self._initial.new_full((size,), values.get(name, 0.0)) for name, size in pairs]
+        return torch.cat(parts) if parts else self._initial
 
     def locate(self, inputs: Any, name: str | None = None) -> Head:
         """Find the head by running the module on ``inputs``, or take the one called ``name``; see ``find_head``."""
@@ -216,15 +211,14 @@ class FunctionalModule(FlatParameters):
 
     def head_params(self, values: Tensor) -> Tensors:
         """Named views into the head's slice of the flat vector."""
-        positions = [k for k, name in enumerate(self.names) if self.divided.owns(name)]
-        parts = values.split([self.sizes[k] for k in positions], dim=-1)
-        lead = values.shape[:-1]
-        pairs = zip(positions, parts, strict=True)
-        return {self.names[k]: self.shaped(part, lead, self.shapes[k]) for k, part in pairs}
+        return self._named(values, self._head_positions())
+
+    def _head_positions(self) -> list[int]:
+        return [position for position, name in enumerate(self.names) if self.divided.owns(name)]
 
     def head_slice(self) -> slice:
         """The slice of the flat vector that holds the head's trainable parameters."""
-        positions = [position for position, name in enumerate(self.names) if self.divided.owns(name)]
+        positions = self._head_positions()
         if not positions:
             raise ValueError(
                 f"The head must have trainable parameters; {self.divided.name!r} is frozen (requires_grad=False). "

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from calibrant.base.atomic_write import whole_file
+from calibrant.data.columns.parquet import need_pandas
 from calibrant.posthoc import Calibrator
 from calibrant.report.evaluation.files import PredictionFile, prefixed_columns
 
@@ -28,9 +29,7 @@ def apply_file(calibrator: Calibrator, file: PredictionFile, out: str | os.PathL
                     with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
                         np.lib.format.write_array(stream, _plain(column), allow_pickle=False)
             return
-        import pandas as pd
-
-        frame = pd.DataFrame(columns)
+        frame = need_pandas().DataFrame(columns)
         if suffix == ".parquet":
             frame.to_parquet(unfinished, index=False)
         else:
