@@ -17,16 +17,13 @@ from docs.generate import (
     first_paper,
     first_paper_claims,
     first_paper_data,
-    guarantees,
     images,
     learned_map,
-    networks,
     readings,
     readme,
     sampling_noise,
     studies,
     tables,
-    wide,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -41,11 +38,8 @@ SECTIONS: dict[str, Callable[[], str]] = {
     **sampling_noise.SECTIONS,
     **tables.SECTIONS,
     **alternatives.SECTIONS,
-    **networks.SECTIONS,
     **readme.SECTIONS,
-    **guarantees.SECTIONS,
     **studies.SECTIONS,
-    **wide.SECTIONS,
 }
 SECTION = re.compile(r"(<!-- results: ([a-z0-9-]+|written by [a-z_.]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 

@@ -15,8 +15,8 @@ from calibrant.report import Column, to_markdown
 from docs.generate.stored import stored
 from docs.generate.tables import TABLES, on_tables
 from studies.tables.compared import JUDGED, ratios
-from studies.tables.costs import seconds_of
-from studies.tables.ids import OWN, RIVAL
+from studies.tables.costs import costs_of
+from studies.tables.peers import OWN, RIVAL
 
 NAMES = {
     "plain": "plain training",
@@ -102,7 +102,7 @@ def classifiers() -> str:
 
 def _time() -> str:
     """Seconds of single fits, summed over the tables on which both methods were measured."""
-    seconds = seconds_of(stored(TABLES).records, [OWN, RIVAL]).values()
+    seconds = costs_of(stored(TABLES).records, "seconds", [OWN, RIVAL]).values()
     if not seconds:
         return ""
     ours, rival = (sum(own[name] for own in seconds) for name in (OWN, RIVAL))

@@ -13,10 +13,8 @@ from studies.bo4sc import figures
 from studies.bo4sc.page import MATCHED, METRICS_SHOWN, verdicts
 from studies.bo4sc.table1 import PAPER
 from studies.bo4sc.targets import OWN, self_calibrated_targets
-from studies.common.parts import targets_table
-from studies.common.pooled import POOLED
-from studies.common.summary import HEADINGS, pivot
-from studies.common.verdicts import Records, datasets, difference, mean, methods
+from studies.common.synthetic import POOLED
+from studies.common.verdicts import HEADINGS, Records, datasets, difference, mean, methods, pivot, targets_table
 from studies.common.words import LEFT_OPEN
 
 TITLES = {

@@ -25,7 +25,7 @@ READINGS = ("misclassified_low_weight", "correct_high_weight", "ece10", "accurac
 
 def _readings() -> dict[str, list[Estimate]]:
     """Means over seeds on the set of Figure 3, for each variant of BO4SC with one weight per sample."""
-    records = stored("bo4sc-ablation").records
+    records = [*stored("bo4sc-ablation").records, *stored("bo4sc-weight-start").records]
     names = [n for n in methods(records) if known(by_seed(records, READINGS[0], dataset=WEIGHTS_SET, method=n))]
     return {
         name: [

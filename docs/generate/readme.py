@@ -9,12 +9,11 @@ from calibrant.report import by_seed, to_markdown
 from docs.generate import alternatives, first_paper, images, tables
 from docs.generate.stored import paragraph, signs, stored, words
 from studies.bo4sc.page import MATCHED
-from studies.common.pooled import POOLED
-from studies.common.summary import POSTERIOR, pivot
-from studies.common.verdicts import Records, datasets, difference, methods
-from studies.label_noise.page import JUDGED as SETS
+from studies.common.synthetic import POOLED
+from studies.common.verdicts import POSTERIOR, Records, datasets, difference, methods, pivot
+from studies.label_noise import JUDGED as SETS
 from studies.tables.compared import JUDGED
-from studies.tables.ids import CROSSED, OURS, OWN
+from studies.tables.peers import CROSSED, OURS, OWN
 from studies.tables.ranks import Ranking
 from studies.tables.targets import interval
 

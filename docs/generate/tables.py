@@ -5,36 +5,20 @@ from __future__ import annotations
 from collections import Counter
 
 from calibrant.metrics import excludes_zero
-from calibrant.report import to_markdown
 from docs.generate.stored import bullets, stored, words
 from studies.benchmarks.harness import markdown
-from studies.common.pooled import POOLED
-from studies.common.summary import pivot
+from studies.common.synthetic import POOLED
 from studies.common.verdicts import Records, datasets, difference
-from studies.label_noise.page import JUDGED as SETS
-from studies.label_noise.page import noise_targets, with_all_seeds
-from studies.tables.bases import base_of
+from studies.label_noise import JUDGED as SETS
+from studies.label_noise import noise_targets
 from studies.tables.compared import JUDGED, Compared, compared
-from studies.tables.ids import OURS, OWN
 from studies.tables.page import to_terminal
+from studies.tables.peers import OURS, OWN, base_of
 from studies.tables.ranks import Ranking, against
 
 RIVALS = ("standard-stopped", "temperature-stopped", "ensemble", "bo4sc")
 TABLES = "bo4sc-tables"
 LEVEL = 0.05
-
-
-def noise_tables(name: str = "bo4sc-noise") -> str:
-    """NLL on clean test samples, one table for each share of flipped labels."""
-    results = stored(name)
-    parts = []
-    for rate in results.config["rates"]:
-        table = pivot(with_all_seeds([r for r in results.records if r["rate"] == rate]), "nll")
-        parts += [
-            f"{100 * rate:g} % of the training labels flipped:" if rate else "Clean labels:",
-            to_markdown(table.columns, table.rows, exempt=table.exempt),
-        ]
-    return "\n\n".join(parts)
 
 
 def noise_sentences() -> list[str]:
@@ -59,7 +43,7 @@ def _pooled() -> list[str]:
         ("bo4sc-noise-more-seeds", "seeds that were not used in development"),
     ):
         results = stored(name)
-        judged = [v for v in noise_targets(results.records, results.config["rates"]) if v.statement.startswith(POOLED)]
+        judged = [v for v in noise_targets(results.records) if v.statement.startswith(POOLED)]
         if judged and judged[0].holds is not None:
             above = "nowhere" if judged[0].holds else f"({judged[0].note})"
             told.setdefault(above, []).append(f"with {_number_of_seeds(results.records)} {which}")
@@ -156,8 +140,6 @@ def speed() -> str:
 
 
 SECTIONS = {
-    "noise-tables": noise_tables,
-    "noise-unseen": lambda: noise_tables("bo4sc-noise-more-seeds"),
     "noise-sentences": lambda: bullets(noise_sentences()),
     "tables": lambda: tables() + "\n\n" + bullets([*rank_sentences(), *unranked_sentences()]),
     "bench": speed,

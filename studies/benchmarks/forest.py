@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from scipy.stats import t as student
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine
 from sklearn.model_selection import train_test_split
 
 from calibrant import SelfCalibratedClassifier
-from calibrant.metrics import nll, smooth_ece
+from calibrant.metrics import mean_interval, nll, smooth_ece
+from calibrant.report import format_number
 from studies.tables.data import DEVELOPMENT, find_tables, read
 
 MEMBERS = ("network", "trees", "linear")
@@ -68,14 +68,6 @@ def compare(table: Table, seed: int) -> tuple[float, float]:
     return float(np.log(other / loss)), float(wider - gap)
 
 
-def interval(values: list[float]) -> str:
-    """The mean with its 95 % interval (Student's t)."""
-    if len(values) < 2:
-        return f"{np.mean(values):+.4f}" if values else "none"
-    half = student.ppf(0.975, len(values) - 1) * np.std(values, ddof=1) / len(values) ** 0.5
-    return f"{np.mean(values):+.4f} ± {half:.4f}"
-
-
 def main(folder: Path | None) -> None:
     found: dict[bool, dict[str, list[tuple[float, float]]]] = {True: {}, False: {}}
     for table in tables(folder):
@@ -88,7 +80,10 @@ def main(folder: Path | None) -> None:
     for two, by_table in found.items():
         losses, gaps = zip(*(np.mean(each, axis=0) for each in by_table.values()), strict=True)
         name = "two classes" if two else "more classes"
-        print(f"{name}, {len(losses)} tables: log ratio {interval(list(losses))}, smooth ECE {interval(list(gaps))}")
+        print(
+            f"{name}, {len(losses)} tables: log ratio {format_number(mean_interval(losses), 4)}, "
+            f"smooth ECE {format_number(mean_interval(gaps), 4)}"
+        )
 
 
 if __name__ == "__main__":

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
+import json
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,8 +23,8 @@ def record(name: str, value: float, target: float, **details: Any) -> Record:
     return {"name": name, "value": value, "target": target, "holds": bool(value <= target), **details}
 
 
-def medians(jobs: dict[str, Callable[[], Any]], *, repeats: int, warmups: int = 1) -> dict[str, float]:
-    """Return the median seconds of each job. Jobs take turns, so that a slow moment affects all of them."""
+def in_turn(jobs: dict[str, Callable[[], Any]], *, repeats: int, warmups: int = 1) -> dict[str, list[float]]:
+    """Return the seconds of each repeat of each job. Jobs take turns, so that a slow moment affects all of them."""
     for job in jobs.values():
         for _ in range(warmups):
             job()
@@ -30,7 +34,29 @@ def medians(jobs: dict[str, Callable[[], Any]], *, repeats: int, warmups: int = 
             begin = time.perf_counter()
             job()
             seconds[name].append(time.perf_counter() - begin)
-    return {name: statistics.median(values) for name, values in seconds.items()}
+    return seconds
+
+
+def medians(jobs: dict[str, Callable[[], Any]], *, repeats: int, warmups: int = 1) -> dict[str, float]:
+    """Return the median seconds of each job; see `in_turn`."""
+    return {name: statistics.median(values) for name, values in in_turn(jobs, repeats=repeats, warmups=warmups).items()}
+
+
+def in_process(module: str, *words: str) -> Any:
+    """Run a module in a separate process, and return the JSON of the last line that it prints."""
+    call = [sys.executable, "-m", f"studies.benchmarks.{module}", *words]
+    return json.loads(subprocess.run(call, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+
+
+def print_records(parser: argparse.ArgumentParser, measure: Callable[[argparse.Namespace], list[Record]]) -> None:
+    """Measure what the command line asks for, add the records to the result file, and print them as JSON."""
+    parser.add_argument("--out", type=Path, default=RESULTS, help="the result file")
+    parser.add_argument("--print-only", action="store_true", help="do not write to the result file")
+    arguments = parser.parse_args()
+    records = measure(arguments)
+    if not arguments.print_only:
+        write(arguments.out, records)
+    print(json.dumps(records))
 
 
 def write(path: Path, records: list[Record]) -> None:

@@ -8,17 +8,13 @@ to ``results/bench.json``. The record's name contains the number of rows.
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
-import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from calibrant import SelfCalibratedClassifier
-from studies.benchmarks.harness import RESULTS, Record, record, write
+from studies.benchmarks.harness import Record, in_process, print_records, record
 from studies.benchmarks.peak_memory import peak, resident
 
 GIGABYTES = 16.0
@@ -64,14 +60,7 @@ CASES = {
 
 def run() -> list[Record]:
     """One fit of each case."""
-    return [_alone(case) for case in CASES]
-
-
-def _alone(case: str) -> Record:
-    call = [sys.executable, "-m", "studies.benchmarks.large", case, "--print-only"]
-    done = subprocess.run(call, capture_output=True, text=True, check=True)
-    found: Record = json.loads(done.stdout.splitlines()[-1])
-    return found
+    return [found for case in CASES for found in in_process("large", case, "--print-only")]
 
 
 def measure(case: str, rows: int | None = None) -> Record:
@@ -95,13 +84,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("case", choices=CASES)
     parser.add_argument("rows", nargs="?", type=int, help="the number of rows; default: all")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="the result file")
-    parser.add_argument("--print-only", action="store_true", help="do not write to the result file")
-    arguments = parser.parse_args()
-    found = measure(arguments.case, arguments.rows)
-    if not arguments.print_only:
-        write(arguments.out, [found])
-    print(json.dumps(found))
+    print_records(parser, lambda arguments: [measure(arguments.case, arguments.rows)])
 
 
 if __name__ == "__main__":

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import log_softmax, softmax
-from scipy.stats import t as student
 
+from calibrant.metrics import mean_interval
 from calibrant.posthoc import make_calibrator
 from studies.benchmarks.posthoc_peers import PEERS, applies, installed
 
@@ -102,15 +102,14 @@ def _record(case: str, family: str, losses: dict[str, list[float]], unusable: di
         return record | {"value": None, "target": None, "holds": None}
     best = min(whole, key=lambda name: float(np.mean(whole[name])))
     differences = ours - np.array(whole[best])
-    half = student.ppf(0.975, len(ours) - 1) * differences.std(ddof=1) / np.sqrt(len(ours))
-    low, high = float(differences.mean() - half), float(differences.mean() + half)
+    gap = mean_interval(differences)
     return record | {
-        "value": low,
+        "value": gap.low,
         "target": TOLERANCE,
-        "holds": bool(low <= TOLERANCE),
+        "holds": gap.low <= TOLERANCE,
         "best_peer": best,
-        "difference": float(differences.mean()),
-        "interval": [low, high],
+        "difference": gap.value,
+        "interval": [gap.low, gap.high],
         "differences": differences.tolist(),
     }
 

@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from calibrant.models import resnet18, wide_resnet
+from studies import networks as plain
 from studies.images import load_parts
-from studies.networks import plain
-from studies.networks.tasks import TASKS, Pair, Splits, TaskKind, classes_of
+from studies.network_tasks import TASKS, Pair, Splits, TaskKind, classes_of
 
 CHOOSING = 100
 """Recipes are chosen with seeds from here on, for which the test part is not read."""
@@ -31,7 +31,7 @@ class Case:
 
 
 def network_task(name: str, seed: int) -> Case:
-    """The version with 8,000 samples of a task of `python -m studies bench networks`."""
+    """The version with 8,000 samples of a task of `python -m studies.networks`."""
     kind = TASKS[name]
     splits = kind.draw(seed, "large")
     return Case(kind, splits, kind.build(classes_of(splits), seed))

@@ -46,9 +46,9 @@ from calibrant import metrics
 from calibrant.posthoc import make_calibrator
 from calibrant.report import machine, read_results, versions, write_results
 from calibrant.report.results import Record
+from studies import networks as plain
 from studies.benchmarks.recipe_tasks import CHOOSING, FOLDER, IMAGES, TASK_NAMES, Case, case_of
-from studies.networks import plain
-from studies.networks.tasks import Pair
+from studies.network_tasks import Pair
 
 RESULTS = Path("results/recipes.json")
 EPOCHS, SEEDS, FIRST = 10, 3, 3

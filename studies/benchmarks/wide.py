@@ -12,9 +12,6 @@ Rivals are fitted after the classifier, so they do not change its peak memory. F
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -31,7 +28,7 @@ from sklearn.svm import LinearSVC
 from calibrant import CrossCalibrated, SelfCalibratedClassifier
 from calibrant.metrics import paired_difference
 from calibrant.report import Column, to_markdown
-from studies.benchmarks.harness import RESULTS, Record, record, write
+from studies.benchmarks.harness import Record, in_process, print_records, record
 from studies.benchmarks.peak_memory import peak, resident
 
 NEW = 2000
@@ -111,12 +108,7 @@ def rivals() -> dict[str, Any]:
 
 def run() -> list[Record]:
     """One fit of each random case."""
-    records: list[Record] = []
-    for case in CASES:
-        call = [sys.executable, "-m", "studies.benchmarks.wide", case, "--print-only"]
-        done = subprocess.run(call, capture_output=True, text=True, check=True)
-        records += json.loads(done.stdout.splitlines()[-1])
-    return records
+    return [found for case in CASES for found in in_process("wide", case, "--print-only")]
 
 
 def measure(data: Data) -> list[Record]:
@@ -188,21 +180,17 @@ def main() -> None:
     parser.add_argument("case", choices=[*CASES, *SOURCES])
     parser.add_argument("--folder", type=Path, help="the folder of 20 newsgroups or SST-2")
     parser.add_argument("--rows", type=int, help="train on the first rows only (sst2)")
-    parser.add_argument("--out", type=Path, default=RESULTS, help="the result file")
-    parser.add_argument("--print-only", action="store_true", help="do not write to the result file")
-    arguments = parser.parse_args()
-    if arguments.case in SOURCES and arguments.folder is None:
-        parser.error(f"{arguments.case} needs --folder")
-    if arguments.case == "newsgroups":
-        data = newsgroups(arguments.folder)
-    elif arguments.case == "sst2":
-        data = sst2(arguments.folder, arguments.rows)
-    else:
-        data = noise(*CASES[arguments.case])
-    records = measure(data)
-    if not arguments.print_only:
-        write(arguments.out, records)
-    print(json.dumps(records))
+
+    def chosen(arguments: argparse.Namespace) -> list[Record]:
+        if arguments.case in CASES:
+            return measure(noise(*CASES[arguments.case]))
+        if arguments.folder is None:
+            parser.error(f"{arguments.case} needs --folder")
+        if arguments.case == "newsgroups":
+            return measure(newsgroups(arguments.folder))
+        return measure(sst2(arguments.folder, arguments.rows))
+
+    print_records(parser, chosen)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ beyond ±2, the printed value would be unusual among our runs.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,105 +42,132 @@ class Claim:
         return [self.sentence, self.paper, self.here, self.z, self.runs, self.verdict]
 
 
+@dataclass(frozen=True)
+class Sign:
+    """A sentence that says: a metric of a method, minus that of a rival if one is named, is above or below zero.
+
+    ``sign`` is 1 or −1. ``only`` and ``without`` name the sets that the sentence is about; default: all sets for which
+    the metric was measured. ``absolute`` compares absolute values.
+    """
+
+    sentence: str
+    quantity: tuple[str, ...]
+    """The metric, the method, and the rival if there is one."""
+    sign: int
+    only: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
+    absolute: bool = False
+
+    def values(self, records: Records, dataset: str) -> Values:
+        """The quantity on a set, by seed."""
+        metric, *methods = self.quantity
+        own, *rivals = (
+            {seed: abs(value) if self.absolute else value for seed, value in known(values).items()}
+            for values in (by_seed(records, metric, dataset=dataset, method=method) for method in methods)
+        )
+        return {seed: own[seed] - rivals[0][seed] for seed in own if seed in rivals[0]} if rivals else own
+
+    def printed(self, dataset: str) -> float | None:
+        """The paper's value of the difference, if its Table 1 has one."""
+        metric, method, *rivals = self.quantity
+        table = PAPER.get({"ece10": "ece"}.get(metric, metric))
+        return table[method][dataset] - table[rivals[0]][dataset] if table and rivals else None
+
+
+@dataclass(frozen=True)
+class Share:
+    """A sentence about a share; "some" needs any run, "most" and "mainly" need a mean above one half."""
+
+    sentence: str
+    paper: str
+    quantity: tuple[str, str]
+    """The metric and the method."""
+    sets: tuple[str, ...]
+
+
+PLANE = "(share of the plane with confidence above 0.9, difference; Fig. 1)"
+CLAIMS: tuple[Sign | Share, ...] = (
+    Sign("ECE of BO4SC below that of Standard", ("ece10", "bo4sc", "standard"), -1),
+    Sign(
+        "ECE of BO4SC below that of isotonic regression, except on BAC",
+        ("ece10", "bo4sc", "isotonic"),
+        -1,
+        without=("bac",),
+    ),
+    Sign(
+        "ECE of isotonic regression below that of Standard, except on Spiral 3.5",
+        ("ece10", "isotonic", "standard"),
+        -1,
+        without=("spirals-3.5",),
+    ),
+    Sign(
+        "ECE of isotonic regression above that of Standard on Spiral 3.5",
+        ("ece10", "isotonic", "standard"),
+        1,
+        only=("spirals-3.5",),
+    ),
+    Sign(
+        "accuracy of Standard above that of BO4SC on Blobs 1.3, Blobs 1.7 and Spiral 3.5 (Table 1)",
+        ("accuracy", "bo4sc", "standard"),
+        -1,
+        without=("spirals-2.5", "bac"),
+    ),
+    Sign(
+        "accuracy of BO4SC above that of Standard on Spiral 2.5 and BAC (Table 1)",
+        ("accuracy", "bo4sc", "standard"),
+        1,
+        only=("spirals-2.5", "bac"),
+    ),
+    Sign("Standard is over-confident (mean confidence minus accuracy)", ("confidence_minus_accuracy", "standard"), 1),
+    Sign(
+        "Standard has a larger gap between confidence and accuracy than BO4SC (difference of the absolute gaps)",
+        ("confidence_minus_accuracy", "standard", "bo4sc"),
+        1,
+        absolute=True,
+    ),
+    Sign(
+        "BO4SC has a smaller gap between confidence and accuracy than isotonic regression (difference)",
+        ("confidence_minus_accuracy", "bo4sc", "isotonic"),
+        -1,
+        absolute=True,
+    ),
+    Share(
+        "isotonic regression gives confidences below 0.5 on the spirals (share of runs)",
+        "some",
+        ("share_below_chance", "isotonic"),
+        SPIRALS,
+    ),
+    Sign(
+        "isotonic regression is overly cautious (mean confidence minus accuracy; Section 5)",
+        ("confidence_minus_accuracy", "isotonic"),
+        -1,
+    ),
+    Sign(f"broader uncertain regions than Standard: BO4SC {PLANE}", ("share_map_above_90", "bo4sc", "standard"), -1),
+    Sign(
+        f"broader uncertain regions than Standard: isotonic regression {PLANE}",
+        ("share_map_above_90", "isotonic", "standard"),
+        -1,
+    ),
+    Share(
+        "most misclassified training samples end with a weight below 0.5 (share; Fig. 3)",
+        "most",
+        ("misclassified_low_weight", "bo4sc"),
+        ("blobs-1.7",),
+    ),
+    Share(
+        "the weights of the other samples are mainly above 0.5 (share; Fig. 3)",
+        "mainly",
+        ("correct_high_weight", "bo4sc"),
+        ("blobs-1.7",),
+    ),
+)
+"""What Section 4 says about the records of the paper's three methods, in the order of the report."""
+
+
 def claims(records: Records, numbers: Numbers) -> list[Claim]:
     """All claims of Section 4 that the records of the paper's three methods and the figure data can judge."""
-    sets = datasets(records)
-
-    def metric(name: str, method: str) -> Callable[[str], Values]:
-        return lambda dataset: known(by_seed(records, name, dataset=dataset, method=method))
-
-    def gap(method: str) -> Callable[[str], Values]:
-        return lambda dataset: {s: abs(v) for s, v in metric("confidence_minus_accuracy", method)(dataset).items()}
-
-    standard, isotonic, bo4sc = (metric("ece10", method) for method in ("standard", "isotonic", "bo4sc"))
-    overconfident = metric("confidence_minus_accuracy", "standard")
-    below_chance = metric("share_below_chance", "isotonic")
-    certain = {method: metric("share_map_above_90", method) for method in ("standard", "isotonic", "bo4sc")}
-    planes = [name for name in sets if certain["standard"](name)]
-    return [
-        _signs("ECE of BO4SC below that of Standard", sets, _minus(bo4sc, standard), -1, _printed("ece", "standard")),
-        _signs(
-            "ECE of BO4SC below that of isotonic regression, except on BAC",
-            [name for name in sets if name != "bac"],
-            _minus(bo4sc, isotonic),
-            -1,
-            _printed("ece", "isotonic"),
-        ),
-        _signs(
-            "ECE of isotonic regression below that of Standard, except on Spiral 3.5",
-            [name for name in sets if name != "spirals-3.5"],
-            _minus(isotonic, standard),
-            -1,
-            _printed("ece", "standard", "isotonic"),
-        ),
-        _signs(
-            "ECE of isotonic regression above that of Standard on Spiral 3.5",
-            ["spirals-3.5"],
-            _minus(isotonic, standard),
-            1,
-            _printed("ece", "standard", "isotonic"),
-        ),
-        _signs(
-            "accuracy of Standard above that of BO4SC on Blobs 1.3, Blobs 1.7 and Spiral 3.5 (Table 1)",
-            [name for name in sets if name not in ("spirals-2.5", "bac")],
-            _minus(metric("accuracy", "bo4sc"), metric("accuracy", "standard")),
-            -1,
-            _printed("accuracy", "standard"),
-        ),
-        _signs(
-            "accuracy of BO4SC above that of Standard on Spiral 2.5 and BAC (Table 1)",
-            [name for name in sets if name in ("spirals-2.5", "bac")],
-            _minus(metric("accuracy", "bo4sc"), metric("accuracy", "standard")),
-            1,
-            _printed("accuracy", "standard"),
-        ),
-        _signs("Standard is over-confident (mean confidence minus accuracy)", sets, overconfident, 1),
-        _signs(
-            "Standard has a larger gap between confidence and accuracy than BO4SC (difference of the absolute gaps)",
-            sets,
-            _minus(gap("standard"), gap("bo4sc")),
-            1,
-        ),
-        _signs(
-            "BO4SC has a smaller gap between confidence and accuracy than isotonic regression (difference)",
-            sets,
-            _minus(gap("bo4sc"), gap("isotonic")),
-            -1,
-        ),
-        _shares(
-            "isotonic regression gives confidences below 0.5 on the spirals (share of runs)",
-            "some",
-            {name: {s: float(v > 0) for s, v in below_chance(name).items()} for name in SPIRALS if name in sets},
-        ),
-        _signs(
-            "isotonic regression is overly cautious (mean confidence minus accuracy; Section 5)",
-            sets,
-            metric("confidence_minus_accuracy", "isotonic"),
-            -1,
-        ),
-        *(
-            _signs(
-                f"broader uncertain regions than Standard: {title} (share of the plane with confidence above 0.9, "
-                "difference; Fig. 1)",
-                planes,
-                _minus(certain[method], certain["standard"]),
-                -1,
-            )
-            for title, method in (("BO4SC", "bo4sc"), ("isotonic regression", "isotonic"))
-        ),
-        _shares(
-            "most misclassified training samples end with a weight below 0.5 (share; Fig. 3)",
-            "most",
-            {"blobs-1.7": metric("misclassified_low_weight", "bo4sc")("blobs-1.7")},
-        ),
-        _shares(
-            "the weights of the other samples are mainly above 0.5 (share; Fig. 3)",
-            "mainly",
-            {"blobs-1.7": metric("correct_high_weight", "bo4sc")("blobs-1.7")},
-        ),
-        *_figure3(numbers),
-        _cost(records, sets),
-    ]
+    judged = [_sign(c, records) if isinstance(c, Sign) else _share(c, records) for c in CLAIMS]
+    return [*judged, *_figure3(numbers), _cost(records, datasets(records))]
 
 
 def known(values: Mapping[int, float | None]) -> Values:
@@ -148,45 +175,23 @@ def known(values: Mapping[int, float | None]) -> Values:
     return {seed: value for seed, value in values.items() if value is not None}
 
 
-def _minus(a: Callable[[str], Values], b: Callable[[str], Values]) -> Callable[[str], Values]:
-    """The difference of two metrics, seed by seed."""
-
-    def values(dataset: str) -> Values:
-        first, second = a(dataset), b(dataset)
-        return {seed: first[seed] - second[seed] for seed in first if seed in second}
-
-    return values
-
-
-def _printed(metric: str, other: str, method: str = "bo4sc") -> Callable[[str], float]:
-    """The printed difference of two methods."""
-    return lambda dataset: PAPER[metric][method][dataset] - PAPER[metric][other][dataset]
-
-
-def _signs(
-    sentence: str,
-    sets: list[str],
-    values: Callable[[str], Values],
-    sign: int,
-    printed: Callable[[str], float] | None = None,
-) -> Claim:
-    """A claim that a quantity is above (sign 1) or below (−1) zero on each of these sets."""
-    found = {name: list(values(name).values()) for name in sets}
-    means = {name: mean_interval(own) for name, own in found.items()}
-    confirmed = [name for name, estimate in means.items() if _beyond_zero(estimate, sign)]
-    reversed_on = [name for name, estimate in means.items() if _beyond_zero(estimate, -sign)]
+def _sign(claim: Sign, records: Records) -> Claim:
+    sets = [name for name in claim.only or datasets(records) if name not in claim.without]
+    measured = {name: list(own.values()) for name in sets if (own := claim.values(records, name))}
+    means = {name: mean_interval(values) for name, values in measured.items()}
+    confirmed = [name for name, estimate in means.items() if _beyond_zero(estimate, claim.sign)]
+    reversed_on = [name for name, estimate in means.items() if _beyond_zero(estimate, -claim.sign)]
+    printed = {name: value for name in means if (value := claim.printed(name)) is not None}
+    distances = {
+        name: (value - means[name].value) / statistics.stdev(measured[name]) for name, value in printed.items()
+    }
     return Claim(
-        sentence,
-        "; ".join(f"{name} {format_number(printed(name), 3)}" for name in sets) if printed else "stated",
+        claim.sentence,
+        "; ".join(f"{name} {format_number(value, 3)}" for name, value in printed.items()) or "stated",
         "; ".join(f"{name} {format_number(estimate, 3)}" for name, estimate in means.items()),
-        "; ".join(
-            format_number((printed(name) - estimate.value) / statistics.stdev(found[name]), 1)
-            for name, estimate in means.items()
-        )
-        if printed
-        else "–",
-        min(map(len, found.values())),
-        _verdict(len(confirmed), len(sets), reversed_on),
+        "; ".join(format_number(distance, 1) for distance in distances.values()) or "–",
+        min(map(len, measured.values())),
+        _verdict(len(confirmed), len(means), reversed_on),
     )
 
 
@@ -201,13 +206,20 @@ def _verdict(confirmed: int, total: int, reversed_on: list[str]) -> str:
     return f"no{opposite}" if confirmed == 0 else f"on {confirmed} of {total} sets{opposite}"
 
 
-def _shares(sentence: str, paper: str, shares: Mapping[str, Values]) -> Claim:
-    """A claim about a share; "some" needs any run, "most" and "mainly" need a mean above one half."""
+def _share(claim: Share, records: Records) -> Claim:
+    metric, method = claim.quantity
+    shares = {
+        name: known(by_seed(records, metric, dataset=name, method=method))
+        for name in claim.sets
+        if name in datasets(records)
+    }
+    if claim.paper == "some":  # in how many runs there are any
+        shares = {name: {seed: float(value > 0) for seed, value in own.items()} for name, own in shares.items()}
     means = {name: mean_interval(own.values()) for name, own in shares.items()}
-    limit = 0.0 if paper == "some" else 0.5
+    limit = 0.0 if claim.paper == "some" else 0.5
     return Claim(
-        sentence,
-        paper,
+        claim.sentence,
+        claim.paper,
         "; ".join(f"{name} {format_number(value, 2)}" for name, value in means.items()),
         "–",
         min(map(len, shares.values())),

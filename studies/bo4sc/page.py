@@ -11,10 +11,9 @@ from calibrant.report import Column, Report, Results, Table, Verdict, format_num
 from studies.bo4sc import figures, table1
 from studies.bo4sc.targets import CANDIDATES, OWN, bo4sc_targets, self_calibrated_targets
 from studies.common import words
-from studies.common.pooled import POOLED
 from studies.common.shared import QUICK_SEEDS, SEEDS, add_targets, count, failures, foot, screen
-from studies.common.summary import HEADINGS, cell, pivot
-from studies.common.verdicts import ENSEMBLE, Records, datasets, difference, mean, methods
+from studies.common.synthetic import POOLED
+from studies.common.verdicts import ENSEMBLE, HEADINGS, Records, cell, datasets, difference, mean, methods, pivot
 
 MATCHED = "standard-matched"
 """The id of BO4SC's control: the same training without the weights."""

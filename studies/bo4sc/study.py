@@ -16,13 +16,12 @@ from studies.bo4sc import figures
 from studies.bo4sc.page import MATCHED, make_report, to_terminal
 from studies.common.keys import Key
 from studies.common.options import Device, FirstSeed, Jobs, Methods, Option, Sets
-from studies.common.pooled import chosen_methods, synthetic_methods
 from studies.common.records import Prepared, resolve_device, weight_shares
 from studies.common.runs import FinishedRun
 from studies.common.shared import checked_sets, seed_count, settings_of
 from studies.common.store import BESIDE
 from studies.common.study import Plan, Study
-from studies.common.synthetic import synthetic_plan
+from studies.common.synthetic import chosen_methods, synthetic_methods, synthetic_plan
 from studies.sets import FITTED_SETS
 
 Settings = dict[str, dict[str, Any]]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from calibrant.report import Verdict
-from studies.common.pooled import POOLED
+from studies.common.synthetic import POOLED
 from studies.common.verdicts import (
     ENSEMBLE,
     Case,

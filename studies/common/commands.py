@@ -23,10 +23,6 @@ COMMANDS = {
     "ablate meta-reg": Command("meta-reg", "studies.meta_reg.study", "ABLATION_STUDY"),
     "ablate tables": Command("tables-ablation", "studies.tables.ablation"),
     "bench tables": Command("tables", "studies.tables.study"),
-    "bench noise": Command("noise", "studies.label_noise.study"),
-    "bench hostile": Command("hostile", "studies.hostile.study"),
-    "bench guarantees": Command("guarantees", "studies.guarantees.study"),
-    "bench networks": Command("networks", "studies.networks.study"),
 }
 
 

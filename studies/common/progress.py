@@ -1,18 +1,18 @@
-"""Progress of a study on standard error: a bar with the time left on a terminal, a line now and then elsewhere."""
+"""Progress of a study on standard error: a line now and then, with the time left."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Iterable
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 from calibrant.base.words import count, duration
 from calibrant.bilevel import Callback, Run
 from studies.common.keys import Key
 
 BETWEEN_LINES = 10.0
-"""Seconds between two lines where standard error is not a terminal."""
+"""Seconds between two lines."""
 SETTLED = 60.0
 """Until so many seconds have passed, the time left is told only if a few per cent of the work are done."""
 COSTS = {"ensemble": 3, "bo4sc": 8, "self-calibrated": 40, "self-calibrated-pool": 60}
@@ -32,29 +32,15 @@ class StudyProgress(Callback):
         self.costs = {key: COSTS.get(name_in(key), 1) for key in keys}
         self.left = set(self.costs)
         self.current, self.share = frozenset[Key](), 0.0
-        self._bar: Any = None
 
     def __enter__(self) -> Self:
         StudyProgress.active = self
         self._begin = self._shown = time.perf_counter()
-        if self.costs and sys.stderr.isatty():
-            try:
-                from rich.console import Console
-                from rich.progress import BarColumn, Progress, TextColumn
-            except ImportError:
-                pass
-            else:
-                columns = [BarColumn(), TextColumn("{task.description}")]
-                self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
-                self._task = self._bar.add_task("", total=1.0)
-                self._bar.start()
         self._show()
         return self
 
     def __exit__(self, *error: object) -> None:
         StudyProgress.active = None
-        if self._bar is not None:
-            self._bar.stop()
 
     def start(self, keys: Iterable[Key]) -> None:
         """Begin the training of some runs, which train together."""
@@ -87,14 +73,12 @@ class StudyProgress(Callback):
 
     def _show_now_and_then(self) -> None:
         now = time.perf_counter()
-        if now - self._shown >= (BETWEEN_LINES if self._bar is None else 0.2):
+        if now - self._shown >= BETWEEN_LINES:
             self._shown = now
             self._show()
 
     def _show(self) -> None:
-        if self._bar is not None:
-            self._bar.update(self._task, completed=self.done, description=str(self))
-        elif self.left:
+        if self.left:
             print(self, file=sys.stderr, flush=True)
 
 

@@ -7,12 +7,14 @@ from typing import Any
 
 import torch
 
-from calibrant.methods import Method
+from calibrant.methods import METHODS, Method, SelfCalibrated
+from calibrant.methods.blend import MEMBERS
 from calibrant.report.results import Record
 from studies.common.jobs import Job, ambient_workers, run_jobs
 from studies.common.keys import Key, make_key
 from studies.common.records import Prepared, prepare, shape_of
 from studies.common.runs import FinishedRun, Training, populations
+from studies.common.shared import checked_methods
 from studies.common.store import Line, Store
 from studies.common.study import Plan
 
@@ -27,9 +29,8 @@ def synthetic_plan(
     *,
     device: torch.device,
     jobs: int | None = None,
-    rates: Sequence[float] | None = None,
 ) -> Plan:
-    """Methods, by set and id, on each seed and, if ``rates`` is given, for each share of flipped training labels.
+    """Methods, by set and id, on each seed.
 
     With ``jobs``, or inside ``joblib.parallel_config``, every population is a separate job. Otherwise this process
     trains the populations one after the other. With a GPU, the sets of each shape train in a separate process, because
@@ -53,13 +54,7 @@ def synthetic_plan(
         else:
             run_jobs(store, missing, beside=[[training] for training in trainings], workers=jobs)
 
-    levels: list[dict[str, Any]] = [{}] if rates is None else [{"rate": rate} for rate in rates]
-    keys = [
-        key(dataset=dataset, method=name, **level, seed=seed)
-        for dataset, name in methods
-        for level in levels
-        for seed in seeds
-    ]
+    keys = [key(dataset=dataset, method=name, seed=seed) for dataset, name in methods for seed in seeds]
     return Plan(keys, {**config, "device": str(device)}, make, expected)
 
 
@@ -75,5 +70,19 @@ def parts_of(trainings: Sequence[Training[Prepared]]) -> list[list[Job]]:
 
 def prepare_run(key: Key) -> Prepared:
     """The data of a run."""
-    fields = dict(key.fields)
-    return prepare(fields["dataset"], fields["seed"], fields.get("rate", 0.0))
+    return prepare(key["dataset"], key["seed"])
+
+
+POOLED = "self-calibrated-pool"
+"""The default of SelfCalibratedClassifier: networks with embedded columns, boosted trees and a linear model."""
+
+
+def synthetic_methods() -> dict[str, Method]:
+    """Return all methods that these studies know, by id."""
+    return {name: entry.method for name, entry in METHODS.items()} | {POOLED: SelfCalibrated(members=MEMBERS)}
+
+
+def chosen_methods(names: Sequence[str] | None) -> dict[str, Method]:
+    """Return the named methods; by default the registered ones. The pool must be named, because it takes longer."""
+    known = synthetic_methods()
+    return {name: known[name] for name in checked_methods(list(METHODS) if names is None else names, known)}

@@ -8,10 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from calibrant.metrics import Estimate, excludes_zero, mean_interval, paired_difference, ratio_of_means
-from calibrant.report import Verdict, by_seed, format_number
+from calibrant.report import Column, Table, Verdict, by_seed, format_number, to_markdown
+from calibrant.report.numbers import MISSING
 
 Records = Sequence[Mapping[str, Any]]
 ENSEMBLE = "ensemble"
@@ -129,3 +130,119 @@ def _shown(value: Estimate | float | None, digits: int) -> str:
 
 def _number(value: Estimate | float) -> float:
     return value.value if isinstance(value, Estimate) else value
+
+
+POSTERIOR = "exact posterior"
+"""The name of the row with the scores of the exact posterior on the same test samples."""
+
+HEADINGS: dict[str, tuple[str, Literal["low", "high"] | None, int, str]] = {
+    "accuracy": ("accuracy", "high", 3, ""),
+    "ece10": ("ECE-10", "low", 3, "Expected calibration error, 10 bins of equal width."),
+    "ece15": ("ECE-15", "low", 3, "Expected calibration error, 15 bins of equal width."),
+    "floor_self15": ("own floor", None, 3, "Noise floor: ECE-15 of a calibrated model with the same confidences."),
+    "true_ece": ("true ECE", "low", 4, "ECE-15 against the exact posterior on 20,000 samples, free of label noise."),
+    "mean_abs_confidence_truth": (
+        "|conf − truth|",
+        "low",
+        3,
+        "Mean distance between confidence and exact probability.",
+    ),
+    "confidence_minus_accuracy": (
+        "conf − acc",
+        None,
+        3,
+        "Mean confidence minus accuracy; above 0 means over-confident.",
+    ),
+    "share_below_chance": ("below 1/C", None, 3, "Share of predictions with confidence below 1/C."),
+    "share_map_above_90": ("map > 0.9", None, 3, "Share of a grid over the input space with confidence above 0.9."),
+    "nll": ("NLL", "low", 3, "Mean negative log-likelihood, with probabilities of at least 1e-12."),
+    "brier": ("Brier", "low", 3, ""),
+    "smooth_ece": ("smECE", "low", 3, "Smooth calibration error (Błasiok & Nakkiran 2023)."),
+    "aurc": ("AURC", "low", 4, "Area under the risk–coverage curve."),
+}
+
+
+def pivot(records: Records, metric: str) -> Table:
+    """One metric's mean and interval, with a row per method and a column per set."""
+    sets = datasets(records)
+    _, better, digits, _ = HEADINGS[metric]
+    rows: list[list[Any]] = [[m, *(cell(records, metric, name, m) for name in sets)] for m in methods(records)]
+    floor = {"ece10": "floor_posterior10", "ece15": "floor_posterior15"}.get(metric)
+    if floor:
+        rows.append([POSTERIOR, *(cell(records, floor, name, methods(records)[0]) for name in sets)])
+    columns = [Column("method"), *(Column(name, better, digits) for name in sets)]
+    return Table(columns, rows, exempt=[POSTERIOR, ENSEMBLE])
+
+
+def cell(records: Records, metric: str, dataset: str, method: str) -> Estimate | None:
+    """The mean with its interval, or None (shown as a dash) if nothing was measured."""
+    value = mean(records, metric, dataset, method)
+    return None if math.isnan(value.value) else value
+
+
+Cells = dict[str, tuple[str, str]]
+"""By data set: the quantity and the measurement."""
+NOTE = "Bold: this part misses the target."
+
+
+def targets_table(verdicts: Sequence[Verdict]) -> str:
+    """All targets, their measurements by data set, and their notes as a list.
+
+    The place of a part begins with its data set; the rest names a quantity: ``cifar10 (rate × 1)``. A target with
+    several quantities has one row for each. A quantity that differs between data sets becomes a note.
+    """
+    sets = list(dict.fromkeys(where.split(" ")[0] for verdict in verdicts for where, _, _ in verdict.parts))
+    several = any(_quantity(cells) for verdict in verdicts for cells in _rows(verdict))
+    rows, notes = [], []
+    for verdict in verdicts:
+        own = _rows(verdict)
+        for position, cells in enumerate(own):
+            first = [verdict.statement, verdict.word] if position == 0 else ["", ""]
+            measured = [cells[name][1] if name in cells else None for name in sets]
+            rows.append([first[0], *([_quantity(cells)] if several else []), *measured, first[1]])
+        if note := "; ".join(filter(None, [*map(_different, own), _remark(verdict)])):
+            notes.append(f"- {verdict.statement}: {note}.")
+    table = to_markdown(["target", *(["quantity"] if several else []), *sets, "verdict"], rows)
+    missed = any(holds is False for verdict in verdicts for _, _, holds in verdict.parts)
+    return "\n\n".join(filter(None, [table, NOTE if missed else "", "\n".join(notes)]))
+
+
+def _rows(verdict: Verdict) -> list[Cells]:
+    """The parts of a target, row by row: the first part of each data set, then the second, and so on."""
+    rows: list[Cells] = []
+    for where, shown, holds in verdict.parts:
+        name, _, quantity = where.partition(" ")
+        row = next((row for row in rows if name not in row), None)
+        if row is None:
+            rows.append(row := {})
+        row[name] = (_bare(quantity), _marked(shown, holds))
+    return rows or [{}]
+
+
+def _marked(shown: str, holds: bool | None) -> str:
+    if holds is None and shown != MISSING:
+        return f"{shown} (not judged)"
+    return f"**{shown}**" if holds is False else shown
+
+
+def _bare(quantity: str) -> str:
+    """A quantity without the brackets around the whole of it."""
+    return quantity[1:-1] if quantity.startswith("(") and quantity.endswith(")") else quantity
+
+
+def _quantity(cells: Cells) -> str:
+    """The quantity that all cells of a row share; empty if they differ."""
+    quantities = {quantity for quantity, _ in cells.values()}
+    return quantities.pop() if len(quantities) == 1 else ""
+
+
+def _different(cells: Cells) -> str:
+    """The quantities of a row by data set, if they differ."""
+    if len({quantity for quantity, _ in cells.values()}) < 2:
+        return ""
+    return ", ".join(f"{quantity} on {name}" for name, (quantity, _) in cells.items())
+
+
+def _remark(verdict: Verdict) -> str:
+    """The note without the places, which the table shows."""
+    return verdict.note.removeprefix(places_not_held(verdict)).removeprefix("; ")

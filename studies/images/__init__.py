@@ -1,9 +1,8 @@
 """Published sets of images, their noisy labels, and shifted test images."""
 
 from studies.images.noisy import NOISY_LABELS, load_noisy_labels
-from studies.images.published import download_missing, load_images, load_parts
+from studies.images.published import SOURCES, download_missing, load_parts
 from studies.images.shifts import SHIFTS, Shift, brightness, contrast, gaussian_blur, gaussian_noise
-from studies.images.sources import SOURCES
 
 __all__ = [
     "NOISY_LABELS",
@@ -15,7 +14,6 @@ __all__ = [
     "download_missing",
     "gaussian_blur",
     "gaussian_noise",
-    "load_images",
     "load_noisy_labels",
     "load_parts",
 ]

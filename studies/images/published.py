@@ -1,19 +1,25 @@
-"""Loading published sets of labelled images by name."""
+"""The published sets of images of the second paper: their files, how they are read, and where they come from."""
 
 from __future__ import annotations
 
 import errno
+import gzip
 import hashlib
+import math
 import os
 import pickle
+import shutil
 import struct
 import tarfile
+import urllib.error
+import urllib.request
 import zipfile
 import zlib
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -21,47 +27,82 @@ import torch
 from calibrant.base.settings import check_choice
 from calibrant.base.warning import warn
 from calibrant.data.vision import Images
-from calibrant.data.vision.images import channel_statistics
-from studies.images.download import download_archives
-from studies.images.finding import Found, checked_folder, find_archive, find_files, missing_files, unpack
-from studies.images.folders import class_names
-from studies.images.readers import Arrays, Part
-from studies.images.sources import SOURCES, Source
+from calibrant.data.vision.images import channel_statistics, pillow
 
+Part = Literal["train", "test"]
 PARTS: tuple[Part, Part] = ("train", "test")
+Arrays = tuple[np.ndarray, np.ndarray]
+"""Pixels (n, height, width, channels) and labels."""
+PACKED = (".tar.gz", ".zip")
 _DAMAGED = (
-    *(EOFError, ValueError, LookupError, TypeError, AttributeError, OSError, ArithmeticError, NotImplementedError),
-    *(pickle.UnpicklingError, struct.error, tarfile.TarError, zlib.error, zipfile.BadZipFile),
+    *(EOFError, ValueError, LookupError, TypeError, AttributeError, OSError, ArithmeticError, ImportError),
+    *(NotImplementedError, pickle.UnpicklingError, struct.error, tarfile.TarError, zlib.error, zipfile.BadZipFile),
 )
 _OF_CONTENT = (None, errno.EINVAL, errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
 """Numbers of system errors that damaged or missing files cause; a full disk or missing rights have others."""
 
 
-def load_images(name: str, folder: str | os.PathLike[str], *, part: Part = "train", download: bool = False) -> Images:
-    """Read one part of a published data set, from files in any of its usual layouts.
+@dataclass(frozen=True)
+class Archive:
+    """A published file and its MD5 sum."""
 
-    Pixels and labels are checked against the published ones in every layout. Files with another number of images are
-    read with a warning.
+    url: str
+    md5: str
+
+    @property
+    def name(self) -> str:
+        """The name of the file."""
+        return self.url.rpartition("/")[2]
+
+
+@dataclass(frozen=True)
+class Source:
+    """A published data set.
 
     Parameters
     ----------
-    name : {"cifar10", "cifar100", "tiny-imagenet", "fashion-mnist", "mnist"}
-    folder : path
-        The folder with the files, or one above it; a published archive in it need not be unpacked.
-    part : {"train", "test"}
-        Tiny-ImageNet's labelled validation folder is its test part. The training part is read in both cases, because
-        the constants of normalisation come from it; :func:`load_parts` reads both parts once.
-    download : bool
-        Fetch the published files into ``folder`` if they are not there.
+    names : the classes, or None if the files name them
+    folder : the folder with the files, inside the given one; the given folder itself is tried too
+    files : the files of each part; a slash at the end of a name marks a folder
+    read : reads them
+    digests : MD5 of the pixels (n, height, width, channels) followed by the labels, all as bytes
     """
-    check_choice("part", part, ("train", "test"))
-    return load_parts(name, folder, download=download)[part == "test"]
+
+    title: str
+    names: tuple[str, ...] | None
+    folder: str
+    files: Mapping[Part, tuple[str, ...]]
+    read: Callable[[Sequence[Path]], Arrays]
+    counts: Mapping[Part, int]
+    digests: Mapping[Part, str]
+    archives: tuple[Archive, ...]
 
 
-def load_parts(name: str, folder: str | os.PathLike[str], *, download: bool = False) -> tuple[Images, Images]:
-    """Read the training part and the test part of a data set; arguments are as in :func:`load_images`."""
-    source = _source(name)
-    arrays, names = _arrays(source, folder, download)
+def load_parts(name: str, folder: str | os.PathLike[str]) -> tuple[Images, Images]:
+    """Read the training part and the test part of a published data set.
+
+    Pixels and labels are compared with the published ones. Files with another number of images are read with a warning.
+
+    Parameters
+    ----------
+    name : {"cifar10", "cifar100", "tiny-imagenet", "fashion-mnist"}
+    folder : path
+        The folder with the published files, unpacked or as downloaded archives, which are then unpacked there; or with
+        ``NAME.npz``, which holds the arrays ``x_train``, ``y_train``, ``x_test`` and ``y_test``. Tiny-ImageNet's
+        labelled validation folder is its test part.
+    """
+    check_choice("name", name, SOURCES)
+    source, place = SOURCES[name], checked_folder(folder)
+    packed = place / f"{name}.npz"
+    if packed.is_file():
+        with _reported(source, packed):
+            arrays = [_npz(packed, part) for part in PARTS]
+    else:
+        arrays = []
+        for paths in [_found(source, place, part) for part in PARTS]:
+            with _reported(source, paths[0].parent):
+                arrays.append(source.read(paths))
+    arrays = [_checked(source, part, own, place) for part, own in zip(PARTS, arrays, strict=True)]
     shapes = [pixels.shape[1:] for pixels, _ in arrays]
     if shapes[0] != shapes[1]:
         raise ValueError(
@@ -69,6 +110,7 @@ def load_parts(name: str, folder: str | os.PathLike[str], *, download: bool = Fa
             f"{shapes[1]}."
         )
     mean, std = channel_statistics(arrays[0][0])
+    names = source.names or _class_names(source, place) or tuple(map(str, range(1 + max(y.max() for _, y in arrays))))
     train, test = (
         Images(torch.from_numpy(np.array(x.transpose(0, 3, 1, 2), order="C")), torch.from_numpy(y), names, mean, std)
         for x, y in arrays
@@ -77,99 +119,305 @@ def load_parts(name: str, folder: str | os.PathLike[str], *, download: bool = Fa
 
 
 def download_missing(name: str, folder: str | os.PathLike[str]) -> None:
-    """Fetch the published files of a data set into a folder, which is created, if it does not hold them already."""
-    _download_missing(_source(name), Path(folder).expanduser())
+    """Fetch the published files into a folder that does not hold them, and unpack archives; the folder is created.
 
-
-def _source(name: str) -> Source:
+    Each file is verified by its MD5 sum. A complete file that is already there is not fetched again.
+    """
     check_choice("name", name, SOURCES)
-    return SOURCES[name]
+    source, place = SOURCES[name], Path(folder).expanduser()
+    place.mkdir(parents=True, exist_ok=True)
+    if (place / f"{name}.npz").is_file() or all(_present(source, place, part) for part in PARTS):
+        return
+    for archive in source.archives:
+        inside = place if archive.name.endswith(PACKED) else place / source.folder
+        inside.mkdir(parents=True, exist_ok=True)
+        path = inside / archive.name
+        if not (path.is_file() and _md5(path) == archive.md5):
+            _fetch(archive, path)
+        if archive.name.endswith(PACKED):
+            unpack(path, place)
 
 
-def _download_missing(source: Source, folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    if not all(find_files(source, folder, part) for part in PARTS):
-        download_archives(source.archives, folder)
+def checked_folder(folder: str | os.PathLike[str]) -> Path:
+    """The folder as a path, with ``~`` expanded; a missing folder or a file in its place is an error."""
+    path = Path(folder).expanduser()
+    if path.is_file():
+        raise ValueError(
+            f"folder must be the folder that holds the files; got the file {path}. Give its folder, {path.parent}."
+        )
+    if not path.is_dir():
+        raise FileNotFoundError(f"folder must be an existing folder; got {path}, which does not exist.")
+    return path
 
 
-def _arrays(source: Source, folder: str | os.PathLike[str], download: bool) -> tuple[list[Arrays], tuple[str, ...]]:
-    """The pixels and labels of the training and test parts, and the names of the classes."""
-    if download:
-        _download_missing(source, Path(folder).expanduser())
-    folder, shown = checked_folder(folder), ""
-    found = [find_files(source, folder, part) for part in PARTS]
-    with ExitStack() as stack:
-        if not any(found) and (archive := find_archive(source, folder)) is not None:
-            inside = Path(stack.enter_context(TemporaryDirectory(prefix="calibrant-")))
-            with _reported(source, shown := str(archive)):
-                unpack(archive, inside)
-                found = [find_files(source, inside, part) for part in PARTS]
-                if not all(found):
-                    raise ValueError("it does not hold the files of both parts")
-        arrays = []
-        for part, where in zip(PARTS, found, strict=True):
-            if where is None:
-                raise FileNotFoundError(missing_files(source, folder, part))
-        for part, where in zip(PARTS, found, strict=True):
-            assert where is not None
-            arrays.append(_read(source, part, where, shown))
-        return arrays, source.names or _names(found[0], arrays)
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpack a ``.zip`` or ``.tar.gz`` file; no file can be written outside of the folder."""
+    if archive.suffix == ".zip":
+        shutil.unpack_archive(archive, folder)
+    else:
+        shutil.unpack_archive(archive, folder, "gztar", filter="data")
+
+
+def _found(source: Source, folder: Path, part: Part) -> list[Path]:
+    """The files of a part, from a downloaded archive if they are not unpacked yet; missing files are an error."""
+    if paths := _present(source, folder, part):
+        return paths
+    for archive in source.archives:
+        if archive.name.endswith(PACKED) and (path := folder / archive.name).is_file():
+            with _reported(source, path):
+                unpack(path, folder)
+            if paths := _present(source, folder, part):
+                return paths
+    which, urls = "training" if part == "train" else "test", [archive.url for archive in source.archives]
+    raise FileNotFoundError(
+        f"The {which} part of {source.title} was not found in {folder}. Expected files in it or in {source.folder}/: "
+        f"{', '.join(source.files[part])}. Download {', '.join(urls)}, or let --download fetch them."
+    )
+
+
+def _present(source: Source, folder: Path, part: Part) -> list[Path]:
+    """The files of a part, compressed or not, in the first place that has them all; empty without such a place."""
+    for place in (folder / source.folder, folder):
+        paths = [_existing(place / name, name.endswith("/")) for name in source.files[part]]
+        if all(paths):
+            return [path for path in paths if path is not None]
+    return []
+
+
+def _existing(path: Path, is_folder: bool) -> Path | None:
+    if is_folder:
+        return path if path.is_dir() else None
+    return next((p for p in (path, path.with_name(path.name + ".gz")) if p.is_file()), None)
 
 
 @contextmanager
-def _reported(source: Source, listed: str) -> Iterator[None]:
-    """Turn the many errors of readers into one sentence with the names of the files and with what to do."""
+def _reported(source: Source, path: Path) -> Iterator[None]:
+    """Turn the many errors of readers into one sentence with the path and with what to do."""
     try:
         yield
     except _DAMAGED as error:
+        if isinstance(error, ImportError) and not isinstance(error, ModuleNotFoundError):
+            raise  # what to install
         if isinstance(error, OSError) and error.errno not in _OF_CONTENT:
-            raise OSError(f"{listed}: could not be read ({error}).") from error
-        raise ValueError(f"{listed}: damaged, or not {source.title} ({error}). Download it again.") from error
+            raise OSError(f"{path}: could not be read ({error}).") from error
+        raise ValueError(f"{path}: damaged, or not {source.title} ({error}). Download it again.") from error
 
 
-def _read(source: Source, part: Part, where: Found, shown: str) -> Arrays:
-    """The arrays of a part; ``shown`` names the files in messages, if not their paths."""
-    layout, paths = where
-    names = ",".join(path.name for path in paths)
-    listed = shown or (f"{paths[0].parent}/{{{names}}}" if len(paths) > 1 else str(paths[0]))
-    with _reported(source, listed):
-        pixels, labels = _checked(*layout.read(paths, part), None if source.names is None else len(source.names))
+def _checked(source: Source, part: Part, arrays: Arrays, folder: Path) -> Arrays:
+    """Images as bytes and labels as int64, if they are that and those of the published set."""
+    pixels, labels = arrays
+    most = {"pixels": 255, "labels": None if source.names is None else len(source.names) - 1}
+    with _reported(source, folder):
+        if pixels.ndim != 4 or not len(pixels) or labels.shape != pixels.shape[:1]:
+            raise ValueError(
+                f"pixels and labels must be of the same images; got shapes {pixels.shape} and {labels.shape}"
+            )
+        if pixels.shape[-1] not in (1, 3):
+            raise ValueError(f"pixels must have shape (n, height, width, 1 or 3 channels); got {pixels.shape}")
+        for what, values in (("pixels", pixels), ("labels", labels)):
+            low, high, limit = values.min(), values.max(), most[what]
+            if values.dtype.kind not in "iu" or low < 0 or (limit is not None and high > limit):
+                allowed = "0 on" if limit is None else f"0 to {limit}"
+                got = f"{values.dtype} from {low} to {high}"
+                raise ValueError(f"{what} must be whole numbers from {allowed}; got {got}")
+    pixels, labels = np.ascontiguousarray(pixels, dtype=np.uint8), labels.astype(np.int64)
     count, digest = source.counts[part], source.digests.get(part)
     if len(labels) != count:
         warn(
-            f"{listed}: {len(labels):,} images, but the {'training' if part == 'train' else 'test'} part of "
+            f"{folder}: {len(labels):,} images, but the {'training' if part == 'train' else 'test'} part of "
             f"{source.title} has {count:,}. They are used anyway."
         )
-    elif digest is not None and _digest(pixels, labels) != digest:
-        raise ValueError(f"{listed}: pixels or labels are not those of {source.title}. Download it again.")
+    elif digest is not None:
+        found = hashlib.md5(pixels.data, usedforsecurity=False)
+        found.update(labels.astype(np.uint8).data)
+        if found.hexdigest() != digest:
+            raise ValueError(f"{folder}: pixels or labels are not those of {source.title}. Download it again.")
     return pixels, labels
 
 
-def _checked(pixels: np.ndarray, labels: np.ndarray, n_classes: int | None) -> Arrays:
-    """Images as bytes and labels as int64, if they are that; the errors are parts of sentences."""
-    if pixels.ndim != 4 or not len(pixels) or labels.shape != pixels.shape[:1]:
-        raise ValueError(f"pixels and labels must be of the same images; got shapes {pixels.shape} and {labels.shape}")
-    if pixels.shape[-1] not in (1, 3):
-        raise ValueError(f"pixels must have shape (n, height, width, 1 or 3 channels); got {pixels.shape}")
-    for what, values, most in (
-        ("pixels", pixels, 255),
-        ("labels", labels, None if n_classes is None else n_classes - 1),
-    ):
-        low, high = values.min(), values.max()
-        if values.dtype.kind not in "iu" or low < 0 or (most is not None and high > most):
-            limit = "0 on" if most is None else f"0 to {most}"
-            raise ValueError(f"{what} must be whole numbers from {limit}; got {values.dtype} from {low} to {high}")
-    return np.ascontiguousarray(pixels, dtype=np.uint8), labels.astype(np.int64)
+def _class_names(source: Source, folder: Path) -> tuple[str, ...]:
+    """A word for each class of Tiny-ImageNet, or its identifier if ``words.txt`` lacks it; empty without its files."""
+    paths = _present(source, folder, "train")
+    if not paths:
+        return ()
+    words = paths[0].with_name("words.txt")
+    lines = words.read_text(encoding="utf-8").splitlines() if words.is_file() else []
+    known = dict(line.split("\t", 1) for line in lines if "\t" in line)
+    return tuple(known.get(name, name).split(",")[0] for name in paths[0].read_text(encoding="utf-8").split())
 
 
-def _digest(pixels: np.ndarray, labels: np.ndarray) -> str:
-    found = hashlib.md5(pixels.data, usedforsecurity=False)
-    found.update(labels.astype(np.uint8).data)
-    return found.hexdigest()
+def _fetch(archive: Archive, path: Path) -> None:
+    partial = path.with_name(path.name + ".part")
+    try:
+        with urllib.request.urlopen(archive.url, timeout=60) as answer, partial.open("wb") as file:
+            shutil.copyfileobj(answer, file)
+        if (md5 := _md5(partial)) != archive.md5:
+            raise OSError(f"its MD5 sum must be {archive.md5}; got {md5}")
+        partial.replace(path)
+    except (urllib.error.URLError, OSError) as error:
+        raise OSError(
+            f"{path.name} could not be downloaded ({archive.url}: {error}). Try again, or put the file into "
+            f"{path.parent} by hand."
+        ) from error
+    finally:
+        partial.unlink(missing_ok=True)
 
 
-def _names(where: Found | None, arrays: list[Arrays]) -> tuple[str, ...]:
-    """The names of the classes from the files of Tiny-ImageNet, or numbers if there are none."""
-    if where is not None and where[1][0].name == "wnids.txt":
-        return class_names(where[1][0], where[1][0].with_name("words.txt"))
-    return tuple(map(str, range(1 + max(int(y.max()) for _, y in arrays))))
+def _md5(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+
+
+def _npz(path: Path, part: Part) -> Arrays:
+    """The arrays of one part; grey images may lack the last axis."""
+    with np.load(path, allow_pickle=False) as file:
+        names = (f"x_{part}", f"y_{part}")
+        if not set(names) <= set(file.files):
+            raise ValueError(f"it must hold the arrays {' and '.join(names)}; got {', '.join(file.files) or 'none'}")
+        x, y = (file[name] for name in names)
+    return (x[..., None] if x.ndim == 3 else x), y.reshape(-1)
+
+
+_MODULES = ("numpy", "numpy.core.multiarray", "numpy._core.multiarray")
+_ALLOWED = {(module, name) for module in _MODULES for name in ("ndarray", "dtype", "_reconstruct", "scalar")} | {
+    ("numpy.core.numeric", "_frombuffer"),
+    ("numpy._core.numeric", "_frombuffer"),
+    ("_codecs", "encode"),  # how protocol 2 writes bytes
+}
+
+
+class _ArraysOnly(pickle.Unpickler):
+    """Builds NumPy arrays and plain containers. Anything else is an error, and no code runs."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in _ALLOWED:
+            raise pickle.UnpicklingError(f"only NumPy arrays are allowed; got {module}.{name}")
+        return super().find_class(module, name)
+
+
+def read_cifar(paths: Sequence[Path]) -> Arrays:
+    """The "python version" of CIFAR-10 and CIFAR-100 (fine labels): pickles of rows of red, green and blue planes."""
+    batches = []
+    for path in paths:
+        with path.open("rb") as file:
+            content = _ArraysOnly(file, encoding="bytes").load()
+        pixels = np.asarray(content.get(b"data"))
+        labels = np.asarray(content.get(b"labels", content.get(b"fine_labels")))
+        if pixels.ndim != 2 or pixels.shape[1] != 3072 or labels.shape != pixels.shape[:1]:
+            raise ValueError(
+                f"{path.name} must hold data of shape (n, 3072) and n labels; got shapes {pixels.shape} and "
+                f"{labels.shape}"
+            )
+        batches.append((pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1), labels))
+    return np.concatenate([x for x, _ in batches]), np.concatenate([y for _, y in batches])
+
+
+def read_idx(paths: Sequence[Path]) -> Arrays:
+    """MNIST's format: one file of images and one of labels, compressed or not."""
+    images, labels = (_idx(path) for path in paths)
+    return images[..., None], labels
+
+
+def _idx(path: Path) -> np.ndarray:
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        content = file.read()
+    if len(content) < 4 or content[:3] != b"\x00\x00\x08":
+        raise ValueError(f"the first bytes of {path.name} must be those of an idx file of bytes")
+    begin = 4 + 4 * content[3]
+    shape = [int(size) for size in np.frombuffer(content[4:begin], dtype=">u4")]
+    if len(content) - begin != math.prod(shape):
+        raise ValueError(
+            f"{path.name} must hold {math.prod(shape):,} values by its first bytes; got {len(content) - begin:,}"
+        )
+    return np.frombuffer(content, dtype=np.uint8, offset=begin).reshape(shape)
+
+
+def read_tiny_imagenet(paths: Sequence[Path]) -> Arrays:
+    """Tiny-ImageNet's JPEG files: ``train/<class>/images``, or ``val/images`` with its annotations. Needs Pillow."""
+    classes = {name: label for label, name in enumerate(paths[0].read_text(encoding="utf-8").split())}
+    folder, listed = paths[1], list[tuple[Path, int]]()
+    if folder.name == "train":
+        for name, label in classes.items():
+            own = [p for p in (folder / name / "images").glob("*.JPEG") if not p.name.startswith(".")]
+            listed += [(path, label) for path in sorted(own, key=lambda p: (len(p.name), p.name))]
+    else:
+        lines = (folder / "val_annotations.txt").read_text(encoding="utf-8").splitlines()
+        fields = [line.split("\t") for line in lines if line.strip()]
+        listed = [(folder / "images" / file, classes[name]) for file, name, *_ in fields]
+    Image = pillow()
+    images = []
+    for path, _ in listed:
+        try:
+            with Image.open(path) as file:
+                images.append(np.asarray(file.convert("RGB")))
+        except (OSError, SyntaxError, Image.DecompressionBombError) as error:
+            raise ValueError(f"{path} is missing, or not a whole image: {error}") from None
+        if images[-1].shape != images[0].shape:
+            shapes = f"{images[0].shape} like the images before it; got {images[-1].shape}"
+            raise ValueError(f"{path} must have shape {shapes}")
+    return np.stack(images), np.array([label for _, label in listed])
+
+
+_TORONTO = "https://www.cs.toronto.edu/~kriz/"
+_FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
+_CIFAR10_NAMES = "airplane automobile bird cat deer dog frog horse ship truck"
+_CIFAR100_NAMES = """
+apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can
+castle caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin
+elephant flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard
+lobster man maple_tree motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear
+pickup_truck pine_tree plain plate poppy porcupine possum rabbit raccoon ray road rocket rose sea seal
+shark shrew skunk skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table tank
+telephone television tiger tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm
+"""
+
+SOURCES: dict[str, Source] = {
+    "cifar10": Source(
+        "CIFAR-10",
+        tuple(_CIFAR10_NAMES.split()),
+        "cifar-10-batches-py",
+        {"train": tuple(f"data_batch_{k}" for k in range(1, 6)), "test": ("test_batch",)},
+        read_cifar,
+        {"train": 50_000, "test": 10_000},
+        {"train": "378e89c2e5f724dfd1d9f9b32a07fc0d", "test": "a2d03300dfff0d937e0bb7840d48d8b7"},
+        (Archive(f"{_TORONTO}cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a"),),
+    ),
+    "cifar100": Source(
+        "CIFAR-100",
+        tuple(_CIFAR100_NAMES.split()),
+        "cifar-100-python",
+        {"train": ("train",), "test": ("test",)},
+        read_cifar,
+        {"train": 50_000, "test": 10_000},
+        {"train": "e745bf4d84e038a65f6bc18194310c7e", "test": "17bafb4bc22b4ecc716941d25a6501ce"},
+        (Archive(f"{_TORONTO}cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85"),),
+    ),
+    "tiny-imagenet": Source(
+        "Tiny-ImageNet",
+        None,
+        "tiny-imagenet-200",
+        {"train": ("wnids.txt", "train/"), "test": ("wnids.txt", "val/")},
+        read_tiny_imagenet,
+        {"train": 100_000, "test": 10_000},
+        {},  # decoders of JPEG files differ in their rounding, so that only the archive has a checksum
+        (Archive("http://cs231n.stanford.edu/tiny-imagenet-200.zip", "90528d7ca1a48142e341f4ef8d21d0de"),),
+    ),
+    "fashion-mnist": Source(
+        "Fashion-MNIST",
+        ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot"),
+        "fashion-mnist",
+        {
+            "train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
+            "test": ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"),
+        },
+        read_idx,
+        {"train": 60_000, "test": 10_000},
+        {"train": "819d6ae9214abbc30bd601cb4ad304c0", "test": "2bdc83e1b78e813df8547ccd14b70d8f"},
+        (
+            Archive(f"{_FASHION}train-images-idx3-ubyte.gz", "8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
+            Archive(f"{_FASHION}train-labels-idx1-ubyte.gz", "25c81989df183df01b3e8a0aad5dffbe"),
+            Archive(f"{_FASHION}t10k-images-idx3-ubyte.gz", "bef4ecab320f06d8554ea6380940ec79"),
+            Archive(f"{_FASHION}t10k-labels-idx1-ubyte.gz", "bb300cfdad3c16e7a12a480ee83cd310"),
+        ),
+    ),
+}

@@ -1,7 +1,7 @@
-"""Write docs/meta-regularisation-results.md from result files.
+"""The results section of docs/meta-regularisation-results.md, from result files.
 
-``python -m studies.meta_reg.docs`` uses all files ``results/meta-reg-*.json``. You can also name the page
-and the files: ``… docs/meta-regularisation-results.md results/meta-reg-cifar10.json``.
+``python -m docs.generate`` writes it into the page. ``python -m studies.meta_reg.docs`` prints it, from all files
+``results/meta-reg-*.json`` or from those that you name.
 """
 
 from __future__ import annotations
@@ -11,16 +11,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from calibrant.report import Results, Table, to_markdown
-from studies.common.parts import targets_table
-from studies.common.sections import replace_section
+from studies.common.verdicts import targets_table
 from studies.meta_reg import tables
 from studies.meta_reg.claims import Claim, computed
-from studies.meta_reg.descriptions import describe
 from studies.meta_reg.groups import RunGroup, groups
 from studies.meta_reg.measured_claims import measured
 from studies.meta_reg.noisy import has_noisy_labels, noisy_table, noisy_targets
 from studies.meta_reg.searched import CAPTION, HEADINGS, best, rows, searches, without_searches
 from studies.meta_reg.study import STUDY
+from studies.meta_reg.tables import describe
 from studies.meta_reg.targets import TARGETS, judged, targets
 
 MAIN = ("error", "NLL", "ECE", "floor")
@@ -32,8 +31,7 @@ CLAIMS = (
     "95 % interval of a paired difference. A claim whose runs are missing is shown as not yet measured."
 )
 DESCRIPTION = "what it is or changes"
-PAGE, RESULTS = Path("docs/meta-regularisation-results.md"), Path("results")
-BEGIN, END = "<!-- results: written by studies.meta_reg.docs -->", "<!-- end of results -->"
+RESULTS = Path("results")
 
 
 def results_section(results: Results) -> str:
@@ -132,15 +130,9 @@ def result_files(folder: Path = RESULTS) -> list[Path]:
     return sorted(folder.glob("meta-reg-*.json"), key=lambda path: (len(path.stem), path.stem))
 
 
-def update(page: str | Path, sources: Sequence[str | Path]) -> None:
-    """Replace the results section of a page, between two comments, by that of these files."""
-    replace_section(page, BEGIN, END, results_section(STUDY.read(sources)))
-
-
 def main(arguments: Sequence[str]) -> None:
-    """Update the page named first from the result files named after it; both have defaults."""
-    page, *sources = arguments or [str(PAGE)]
-    update(page, sources or result_files())
+    """Print the section from the named result files; default: all of ``results``."""
+    print(results_section(STUDY.read(arguments or result_files())))
 
 
 if __name__ == "__main__":

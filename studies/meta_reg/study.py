@@ -26,8 +26,7 @@ from studies.meta_reg.groups import SMALL
 from studies.meta_reg.noisy import has_noisy_labels
 from studies.meta_reg.page import tell, to_terminal
 from studies.meta_reg.plan import ABLATION, QUICK, RECIPES, Setup, known_methods, runs, trained
-from studies.meta_reg.resuming import EVERY, OutOfTime
-from studies.meta_reg.training import train
+from studies.meta_reg.training import EVERY, OutOfTime, train
 from studies.meta_reg.variants import variants
 
 NAME = "meta-reg"

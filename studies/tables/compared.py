@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pandas as pd
 
 from calibrant.metrics import Estimate, ratio_of_means
 from calibrant.report import Results
 from calibrant.report.results import Record
 from studies.tables.costs import is_cost
 from studies.tables.data import DEVELOPMENT
-from studies.tables.ids import OURS, OWN, RIVAL
-from studies.tables.peers import PEERS
-from studies.tables.ranks import Ranking, ranking
+from studies.tables.peers import OURS, OWN, PEERS, RIVAL
+from studies.tables.ranks import Ranking, ranking, values_of
 
 JUDGED = {"nll": "NLL", "smooth_ece": "smooth ECE"}
 
@@ -35,7 +35,7 @@ class Compared:
 
     def rankings(self) -> dict[str, Ranking]:
         """Ranks of the complete methods by each judged metric."""
-        return rankings(self.records, self.methods)
+        return {metric: ranking(self.records, metric, self.methods) for metric in JUDGED}
 
     def absent(self) -> list[str]:
         """Rivals named by the targets that were not measured on any split."""
@@ -74,24 +74,6 @@ def compare(records: list[Record], methods: Sequence[str]) -> Compared:
     return Compared(records, whole, partial, frozenset(wanted))
 
 
-def rankings(records: Sequence[Record], methods: Sequence[str]) -> dict[str, Ranking]:
-    """Return the ranks by each judged metric."""
-    return {metric: ranking(records, metric, methods) for metric in JUDGED}
-
-
-Values = dict[str, dict[str, dict[int, float]]]
-"""A metric by table, method and seed; infinity for failures."""
-
-
-def values_of(records: Sequence[Record], metric: str) -> Values:
-    """Return a metric of all records."""
-    found: Values = {}
-    for r in records:
-        value = math.inf if r[metric] is None else r[metric]
-        found.setdefault(r["table"], {}).setdefault(r["method"], {})[r["seed"]] = value
-    return found
-
-
 @dataclass(frozen=True)
 class Ratio:
     """The ratio of our loss on one table to that of the best rival on this table."""
@@ -110,34 +92,46 @@ def ratios(records: Sequence[Record], overlap: float, metric: str = "nll", own: 
     Rivals are all methods except ours that were measured on every split of ``own`` there and did not fail.
     """
     found = []
-    for table, methods in values_of(records, metric).items():
-        mine = methods.get(own, {})
-        rivals = {
-            name: [values[seed] for seed in mine]
-            for name, values in methods.items()
-            if name not in OURS and mine.keys() <= values.keys()
-        }
-        rivals = {name: values for name, values in rivals.items() if math.isfinite(sum(values))}
-        if not mine or not rivals:
+    for table, values in values_of(records, metric).groupby(level="table", sort=False):
+        if own not in values or not len(values := values[values[own].notna()]):
             continue
-        rival = min(rivals, key=lambda name: sum(rivals[name]))
-        if math.isfinite(sum(mine.values())):
-            ratio = ratio_of_means(list(mine.values()), rivals[rival], overlap=overlap)
+        mine = values[own]
+        rivals = values.drop(columns=[name for name in OURS if name in values]).replace(np.inf, np.nan)
+        sums = rivals.dropna(axis=1).sum()
+        if sums.empty:
+            continue
+        rival = str(sums.idxmin())
+        if np.isfinite(mine).all():
+            ratio = ratio_of_means(list(mine), list(values[rival]), overlap=overlap)
         else:
             ratio = Estimate(math.inf, math.nan, math.nan, 0.95, "a failed run")
-        found.append(Ratio(table, float(np.mean(list(mine.values()))), rival, float(np.mean(rivals[rival])), ratio))
+        found.append(Ratio(str(table), float(mine.mean()), rival, float(values[rival].mean()), ratio))
     return found
 
 
-def lower_on(values: Values, method: str, own: str = OWN) -> tuple[int, int]:
+def lower_on(values: pd.DataFrame, method: str, own: str = OWN) -> tuple[int, int]:
     """Compare ``own`` with a method by their means over common splits.
 
     Return the number of tables on which ``own`` is lower, and the number of tables with common splits.
     """
-    lower = tables = 0
-    for methods in values.values():
-        mine, theirs = methods.get(own, {}), methods.get(method, {})
-        if shared := sorted(mine.keys() & theirs.keys()):
-            tables += 1
-            lower += sum(mine[seed] for seed in shared) < sum(theirs[seed] for seed in shared)
-    return lower, tables
+    if own not in values or method not in values:
+        return 0, 0
+    sums = values[[own]].assign(other=values[method]).dropna().groupby(level="table").sum()
+    return int((sums[own] < sums["other"]).sum()), len(sums)
+
+
+def earlier(records: Iterable[Record], made_by: Mapping[str, str]) -> dict[str, int]:
+    """Return how many scores of each method were measured with an earlier version, whose scores may differ."""
+    outdated = [r["method"] for r in records if not is_cost(r) and _is_earlier(r, made_by)]
+    return {method: outdated.count(method) for method in dict.fromkeys(outdated)}
+
+
+def earlier_costs(records: Iterable[Record], method: str, made_by: Mapping[str, str]) -> list[str]:
+    """Return the tables on which a method's cost was measured with an earlier version."""
+    costs = (r for r in records if is_cost(r) and r["method"] == method and r["failure"] is None)
+    return [record["table"] for record in costs if _is_earlier(record, made_by)]
+
+
+def _is_earlier(record: Record, made_by: Mapping[str, str]) -> bool:
+    """Whether another version measured the method last; without a known last version, nothing counts as earlier."""
+    return record["method"] in made_by and record.get("code", "") != made_by[record["method"]]

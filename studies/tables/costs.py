@@ -20,9 +20,8 @@ from calibrant.report.results import Record
 from studies.common.jobs import Job
 from studies.common.keys import Key
 from studies.common.runs import Meter, run_all
-from studies.tables.bases import Remembers
 from studies.tables.data import Source, prepare
-from studies.tables.peers import peer
+from studies.tables.peers import Remembers, peer
 
 THREADS = 2
 PREDICTED = 100_000
@@ -83,27 +82,14 @@ def _threads(number: int) -> Any:
         torch.set_num_threads(before)
 
 
-def seconds_of(records: Sequence[Record], methods: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Return the seconds of single fits by table and method, for tables on which all of these methods were measured."""
-    return _of(records, methods, lambda record: record["seconds"])
+def costs_of(records: Sequence[Record], quantity: str, methods: Sequence[str]) -> dict[str, dict[str, float]]:
+    """Return a cost of single fits by table and method, for tables on which it was measured for all of these methods.
 
-
-def memory_of(records: Sequence[Record], methods: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Return the peak memory beyond the data in megabytes, by table and method, where the system reports it."""
-    return _of(records, methods, lambda r: None if r["peak_memory"] is None else r["peak_memory"] / 1e6)
-
-
-def predict_seconds_of(records: Sequence[Record], methods: Sequence[str]) -> dict[str, dict[str, float]]:
-    """Return the seconds to predict ``PREDICTED`` rows by table and method, where they were measured."""
-    return _of(records, methods, lambda record: record.get("predict_seconds"))
-
-
-def _of(
-    records: Sequence[Record], methods: Sequence[str], value: Callable[[Record], float | None]
-) -> dict[str, dict[str, float]]:
+    It is "seconds", "peak_memory" (beyond the data, in megabytes) or "predict_seconds" (for ``PREDICTED`` rows).
+    """
     found: dict[str, dict[str, float]] = {}
     for record in filter(is_cost, records):
-        number = value(record)
+        number = record.get(quantity)
         if record["method"] in methods and record["failure"] is None and number is not None:
-            found.setdefault(record["table"], {})[record["method"]] = number
+            found.setdefault(record["table"], {})[record["method"]] = number / (1e6 if quantity == "peak_memory" else 1)
     return {table: own for table, own in found.items() if len(own) == len(methods)}

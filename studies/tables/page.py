@@ -13,11 +13,10 @@ from calibrant.report import Column, Report, Results, Verdict, to_markdown
 from calibrant.report.results import Record
 from studies.common import words
 from studies.common.shared import count, failures, foot
-from studies.tables.compared import JUDGED, Compared, compared
+from studies.tables.compared import JUDGED, Compared, compared, earlier, earlier_costs
 from studies.tables.costs import PREDICTED, THREADS
 from studies.tables.data import DEVELOPMENT
-from studies.tables.ids import OWN, STORIES
-from studies.tables.peers import PEERS
+from studies.tables.peers import OWN, PEERS, STORIES
 from studies.tables.ranks import Ranking, critical_difference, friedman
 from studies.tables.sheets import (
     copy_sheet,
@@ -30,7 +29,6 @@ from studies.tables.sheets import (
     significance_sheet,
 )
 from studies.tables.targets import cost_targets, score_targets
-from studies.tables.versions import earlier, earlier_costs
 
 OVERLAP = (
     "Splits of one table overlap. The variance of a mean over n splits is therefore (1/n + n_test/n_train)·s² instead "

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -31,25 +32,23 @@ class Ranking:
         return int((self.ranks[:, self.methods.index(method)] == self.ranks.min(1)).sum())
 
 
+def values_of(records: Iterable[Mapping[str, Any]], metric: str) -> pd.DataFrame:
+    """A metric by (table, seed) and method: infinity for a failed run, NaN for one that was not made."""
+    rows = [(r["table"], r["seed"], r["method"], math.inf if r[metric] is None else r[metric]) for r in records]
+    frame = pd.DataFrame(rows, columns=["table", "seed", "method", "value"])
+    values = frame.pivot(index=["table", "seed"], columns="method", values="value")
+    return values.reindex(frame["table"].unique(), level="table") if len(values) else values
+
+
 def ranking(records: Iterable[Mapping[str, Any]], metric: str, methods: Sequence[str]) -> Ranking:
     """Rank methods on each table by the mean of a metric over the seeds that all of them were run with.
 
-    Tables without such a seed are skipped. A method that failed on a table with any of these seeds is last there.
+    Two splits of a table differ by more than two methods do, so means over other seeds are not comparable. Tables
+    without a common seed are skipped. A method that failed on a table with any of these seeds is last there.
     """
-    from scipy.stats import rankdata
-
-    values: dict[str, dict[str, dict[int, float]]] = {}
-    for record in records:
-        value = math.inf if record[metric] is None else record[metric]
-        values.setdefault(record["table"], {}).setdefault(record["method"], {})[record["seed"]] = value
-    means, tables = np.empty((0, len(methods))), []
-    for table, found in values.items():
-        # Two splits of a table differ by more than two methods do: means over other seeds are not comparable.
-        if shared := set.intersection(*(set(found.get(m, ())) for m in methods)) if methods else set():
-            tables.append(table)
-            means = np.vstack([means, [np.mean([found[m][seed] for seed in sorted(shared)]) for m in methods]])
-    ranks = rankdata(means, axis=1) if len(tables) else means
-    return Ranking(metric, tables, list(methods), means, ranks)
+    values = values_of(records, metric).reindex(columns=list(methods))
+    means = values.dropna().groupby(level="table", sort=False).mean()
+    return Ranking(metric, list(means.index), list(methods), means.to_numpy(), means.rank(axis=1).to_numpy())
 
 
 def friedman(ranked: Ranking) -> float | None:
@@ -74,15 +73,11 @@ def against(ranked: Ranking, method: str) -> dict[str, float | None]:
     if len(ranked.tables) < 6 or method not in ranked.methods:
         return dict.fromkeys(others)
     finite = np.where(np.isfinite(ranked.means), ranked.means, 1e9)
-    own = finite[:, ranked.methods.index(method)]
-    differences = {m: finite[:, ranked.methods.index(m)] - own for m in others}
-    raw = {m: float(wilcoxon(d).pvalue) if d.any() else 1.0 for m, d in differences.items()}
-    corrected: dict[str, float | None] = {}
-    least = 0.0
-    for position, name in enumerate(sorted(raw, key=raw.__getitem__)):
-        least = max(least, min(1.0, (len(raw) - position) * raw[name]))  # Holm: never below an earlier one
-        corrected[name] = least
-    return corrected
+    gaps = finite - finite[:, [ranked.methods.index(method)]]
+    raw = {m: float(wilcoxon(gap).pvalue) if gap.any() else 1.0 for m, gap in zip(ranked.methods, gaps.T, strict=True)}
+    order = sorted(others, key=raw.__getitem__)
+    holm = np.maximum.accumulate([(len(order) - k) * raw[name] for k, name in enumerate(order)])  # never decreasing
+    return dict(zip(order, np.minimum(holm, 1.0).tolist(), strict=True))
 
 
 def critical_difference(tables: int, methods: int, level: float = 0.05) -> float:

@@ -9,12 +9,11 @@ import numpy as np
 from calibrant.metrics import mean_interval
 from calibrant.report import Column, by_seed
 from calibrant.report.results import Record
-from studies.tables.compared import JUDGED, Compared, lower_on, ratios, values_of
-from studies.tables.costs import PREDICTED, memory_of, predict_seconds_of, seconds_of
+from studies.tables.compared import JUDGED, Compared, lower_on, ratios
+from studies.tables.costs import PREDICTED, costs_of
 from studies.tables.data import DEVELOPMENT
-from studies.tables.ids import FORMER, OWN, RIVAL, kind
-from studies.tables.peers import PEERS
-from studies.tables.ranks import Ranking, against
+from studies.tables.peers import FORMER, OWN, PEERS, RIVAL, kind
+from studies.tables.ranks import Ranking, against, values_of
 
 Sheet = tuple[list[Column], list[list[Any]]]
 """Columns and rows."""
@@ -133,9 +132,9 @@ def cost_sheet(records: list[Record]) -> Sheet:
     """Return seconds and megabytes of single fits and seconds to predict, one row per table; their sums and maxima."""
     names = (OWN, RIVAL, FORMER)
     seconds, memory, predicted = (
-        seconds_of(records, names),
-        memory_of(records, names),
-        predict_seconds_of(records, [OWN]),
+        costs_of(records, "seconds", names),
+        costs_of(records, "peak_memory", names),
+        costs_of(records, "predict_seconds", [OWN]),
     )
     columns = [Column("table"), *(Column(f"seconds, {name}", digits=1) for name in names)]
     columns += [Column(f"MB, {name}", digits=0) for name in names]

@@ -24,11 +24,14 @@ from studies.common.store import Line, Store
 from studies.common.study import Plan, Study, tell_user
 from studies.tables.costs import THREADS, cost_jobs
 from studies.tables.data import FLOOR, SIZES, Source, Split, TableFile, examine, find_tables, prepare
-from studies.tables.ids import FORMER, NETWORK_ONLY, OWN, RIVAL
 from studies.tables.page import make_report, to_terminal
 from studies.tables.peers import (
+    FORMER,
     IN_FOLDS,
+    NETWORK_ONLY,
+    OWN,
     PEERS,
+    RIVAL,
     made_by,
     missing_peers,
     peer_cost,

@@ -10,11 +10,9 @@ import numpy as np
 from calibrant.report import Verdict
 from calibrant.report.results import Record
 from studies.common.shared import count
-from studies.tables.bases import base_of
 from studies.tables.compared import JUDGED, Compared, Ratio, ratios
-from studies.tables.costs import PREDICTED, THREADS, memory_of, predict_seconds_of, seconds_of
-from studies.tables.ids import CROSSED, FORMER, OURS, OWN, RIVAL
-from studies.tables.peers import PEERS
+from studies.tables.costs import PREDICTED, THREADS, costs_of
+from studies.tables.peers import CROSSED, FORMER, OURS, OWN, PEERS, RIVAL, base_of
 from studies.tables.ranks import Ranking, ranking
 
 MEDIAN, NEAR, SHARE, FAR = 1.00, 1.02, 0.7, 1.10
@@ -117,7 +115,7 @@ def _time(records: Sequence[Record]) -> Verdict:
         f"Seconds to fit {OWN} on {THREADS} threads, summed over tables: at most those of {RIVAL} and {FORMER} together"
     )
     names = (OWN, RIVAL, FORMER)
-    seconds = np.array([[own[name] for name in names] for own in seconds_of(records, names).values()])
+    seconds = np.array([[own[name] for name in names] for own in costs_of(records, "seconds", names).values()])
     if not len(seconds):
         return Verdict(statement)
     ours, rival, former = seconds.sum(0)
@@ -135,7 +133,7 @@ def _time(records: Sequence[Record]) -> Verdict:
 
 def _memory(records: Sequence[Record]) -> Verdict:
     statement = f"Peak memory of {OWN} beyond the data: at most {MEMORY:.0f} MB on each table"
-    found = {table: own[OWN] for table, own in memory_of(records, [OWN]).items()}
+    found = {table: own[OWN] for table, own in costs_of(records, "peak_memory", [OWN]).items()}
     if not found:
         return Verdict(statement)
     worst = max(found, key=lambda table: found[table])
@@ -147,7 +145,7 @@ def _prediction(records: Sequence[Record]) -> Verdict:
     statement = (
         f"Seconds to predict {PREDICTED:,} rows with {OWN} on {THREADS} threads: at most {PREDICTION:g} on each table"
     )
-    found = {table: own[OWN] for table, own in predict_seconds_of(records, [OWN]).items()}
+    found = {table: own[OWN] for table, own in costs_of(records, "predict_seconds", [OWN]).items()}
     if not found:
         return Verdict(statement)
     worst = max(found, key=lambda table: found[table])

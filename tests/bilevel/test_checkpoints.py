@@ -301,9 +301,3 @@ def test_layers_with_state_are_checked_too(tmp_path):
     run(problem(plain), outer_steps=1, callbacks=[Checkpoint(path, every=1)])
     with pytest.raises(ValueError, match="nothing for buffer"):
         run(problem(norm), callbacks=[Checkpoint(path)], resume=path)
-
-
-def test_the_folders_of_a_checkpoint_are_made(tmp_path):
-    path = tmp_path / "a" / "b" / "checkpoint"
-    run(problem(), callbacks=[Checkpoint(path, every=1)])
-    assert path.exists()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import sys
 
 import pytest
 import torch
@@ -15,7 +15,9 @@ from calibrant.bilevel import (
     Adam,
     Bilevel,
     Checkpoint,
+    Direct,
     Implicit,
+    LogitMap,
     OneStep,
     Plain,
     Population,
@@ -24,8 +26,14 @@ from calibrant.bilevel import (
     solve,
 )
 from calibrant.bilevel.compiled import Replay
+from calibrant.bilevel.compiled import cuda_graphs as replay
+from calibrant.bilevel.compiled.cuda_graphs import Captured
+from calibrant.bilevel.gradients.dynamics import Dynamics
+from calibrant.bilevel.gradients.head import FeatureMemory
 from calibrant.bilevel.running.outer_step import outer_step
 from calibrant.bilevel.running.run import Run
+from calibrant.bilevel.variables.logits import BehindMap
+from calibrant.data.streams.batch import Batch
 from calibrant.losses import cross_entropy, focal
 
 TRAIN, VAL, CLASSES = 24, 15, 3
@@ -81,7 +89,7 @@ def problem(outer="gamma", seed=0, **settings):
 def steps(one, hypergradient, count=3, inner=None, in_place=True):
     run = Run(one, hypergradient, inner or SGD(0.3, momentum=0.9, weight_decay=0.01), Adam(0.05), count)
     if not in_place:
-        run.dynamics.trainer = run.head.trainer = None
+        run.dynamics, run.head.trainer = Dynamics(run.dynamics.derivatives, run.dynamics.optimizer), None
     for _ in range(count):
         outer_step(run)
     return run
@@ -205,7 +213,7 @@ def test_the_body_runs_once_for_look_ahead_and_step(first):
     run = Run(one, OneStep(3, scope="head", first=first), SGD(0.1), Adam(0.05), 1)
     _ = one.head
     counts = {"train": 0, "eval": 0}
-    module = run.dynamics.trainer.module
+    module = run.dynamics.module
     module.conv.register_forward_hook(lambda m, a, o: counts.__setitem__(key(m), counts[key(m)] + 1))
     outer_step(run)
     assert counts == {"train": 3, "eval": 1}
@@ -302,8 +310,7 @@ def test_training_in_place_is_training():
     one = problem("weights")
     run = Run(one, Plain(7), INNERS["adam, spared"], None, 1)
     outer_step(run)
-    dynamics, state = copy.copy(run.dynamics), one
-    dynamics.trainer = None
+    dynamics = Dynamics(run.dynamics.derivatives, run.dynamics.optimizer)
     state, losses = dynamics.train(run.fresh_state(), one.initial_phi(), one.train_batch, 7)
     torch.testing.assert_close(run.state.params, state.params, rtol=1e-11, atol=1e-12)
     torch.testing.assert_close(run.inner_losses, torch.stack(losses), rtol=1e-11, atol=1e-12)
@@ -367,3 +374,121 @@ def test_steps_in_fixed_memory_are_the_same_steps(hypergradient, inner):
     torch.testing.assert_close(one.inner_losses, two.inner_losses, rtol=1e-10, atol=1e-12)
     for name, buffer in one.state.buffers.items():
         torch.testing.assert_close(buffer, two.state.buffers[name], rtol=1e-10, atol=1e-12)
+
+
+class Noisy(Net):
+    """A network that draws its own random numbers in the body, like attention with dropout."""
+
+    def forward(self, x):
+        keep = torch.bernoulli(torch.full((len(x), 1), 0.5, dtype=x.dtype)) if self.training else 1
+        return self.fc(torch.tanh(self.norm(self.conv(x))).mean((2, 3)) * keep)
+
+
+@pytest.mark.parametrize("first", ["outer", "inner"])
+def test_a_body_that_draws_random_numbers_can_be_shared(first, monkeypatch):
+    monkeypatch.setattr(sys.modules[__name__], "Net", Noisy)
+    shared = problem()
+    assert shared.stochastic
+    state = torch.get_rng_state()
+    one, two = (steps(shared, OneStep(2, scope="head", first=first), in_place=way) for way in (True, False))
+    assert torch.equal(state, torch.get_rng_state())
+    torch.testing.assert_close(one.phi, two.phi, rtol=1e-10, atol=1e-11)
+    torch.testing.assert_close(one.state.params, two.state.params, rtol=1e-10, atol=1e-11)
+    solved = [steps(problem(), Implicit(2, "head")).phi for _ in range(2)]
+    assert torch.equal(*solved)
+    assert not torch.equal(solved[0], shared.initial_phi())
+
+
+class NoisyHead(nn.Module):
+    """A head that draws random numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, CLASSES)
+
+    def forward(self, h):
+        return self.layer(h + torch.randn_like(h))
+
+
+def test_a_head_that_draws_random_numbers_cannot_be_solved():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(50, 4), NoisyHead()).double()
+    one = Bilevel(model, L2(model), **data(), batch_size=8, val_batch_size=5, head="2")
+    state = torch.get_rng_state()
+    with pytest.raises(ValueError, match="the head may draw random numbers"):
+        steps(one, Implicit(2, "head"))
+    assert torch.equal(state, torch.get_rng_state())
+
+
+class Cosine(nn.Module):
+    """A head that is not a linear layer, with dropout."""
+
+    def __init__(self):
+        super().__init__()
+        self.dropout, self.weight = nn.Dropout(0.2), nn.Parameter(torch.randn(CLASSES, 4))
+
+    def forward(self, h):
+        return 5 * nn.functional.normalize(self.dropout(h)) @ nn.functional.normalize(self.weight).T
+
+
+@pytest.mark.parametrize("hypergradient", [Implicit(2, "head"), OneStep(2, scope="head")], ids=repr)
+def test_a_named_head_is_used_by_losses_of_features(hypergradient):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(50, 4), nn.ReLU(), Cosine()).double()
+    settings = {"batch_size": 8, "val_batch_size": 5, "inner_loss": gamma_loss}
+    one = Bilevel(model, Gamma(), **data(), **settings, head="3")
+    assert one.head.name == "3"
+    assert not torch.equal(steps(one, hypergradient).phi, one.initial_phi())
+    with pytest.raises(ValueError, match=r"head='3' \(Cosine\)"):
+        Bilevel(model, Gamma(), **data(), **settings)
+
+
+def test_a_direct_gradient_needs_no_head():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(50, CLASSES), nn.LogSoftmax(1)).double()
+    settings = {"outer_loss": BehindMap(cross_entropy), "batch_size": 8, "val_batch_size": 5}
+    one = Bilevel(model, LogitMap(4, samples=VAL), **data(), **settings)
+    in_place, pure = (steps(one, Direct(2), in_place=way).phi for way in (True, False))
+    torch.testing.assert_close(in_place, pure, rtol=1e-10, atol=1e-12)
+    assert not torch.equal(pure, one.initial_phi())
+
+
+def test_features_of_batches_of_several_sizes_are_kept():
+    """The last batch of a loader is often smaller, and sentences are padded batch by batch."""
+    memory = FeatureMemory(3)
+    for rows, width in ((4, 5), (4, 5), (2, 7), (4, 5), (4, 6)):
+        batch = Batch(torch.zeros(rows, width), torch.full((rows,), rows))
+        memory.add(batch, torch.full((rows, 2), float(width)))
+    batch, features = memory.joined()
+    assert batch.inputs is None
+    assert batch.targets.tolist() == [2] * 2 + [4] * 8
+    assert features[:, 0].tolist() == [7.0] * 2 + [5.0] * 4 + [6.0] * 4
+
+
+@pytest.mark.parametrize("size", [8, 5], ids=["equal batches", "a smaller last batch"])
+def test_a_recorded_step_writes_to_the_tensors_of_the_memory(size, monkeypatch):
+    """Without a GPU: which tensors a recording would write to, and whether one would be used."""
+    used = []
+
+    class Recorded(Captured):
+        def __call__(self, *tensors):
+            before = kept()
+            found = super().__call__(*tensors)
+            if self.calls > 2:  # recorded in the third call and replayed after it
+                self.written = getattr(self, "written", before)
+                assert before == self.written == kept()
+                used.append(self.calls)
+            return found
+
+    def kept():
+        return [id(features) for _, features in run.head.memory.kept]
+
+    monkeypatch.setattr(replay, "Captured", Recorded)
+    hypergradient = Implicit(1, scope="head", batches=2)
+    run, eager = (Run(problem("weights", batch_size=size), hypergradient, SGD(0.3), Adam(0.05), 12) for _ in range(2))
+    run.replay = replay.Replay(run, record=False)
+    for _ in range(12):
+        outer_step(run)
+        outer_step(eager)
+    torch.testing.assert_close(run.phi, eager.phi, rtol=1e-6, atol=1e-8)
+    assert bool(used) == (size == 8)
+    assert len(run.replay._recorded) <= 2

@@ -69,13 +69,13 @@ def test_a_wrong_option_does_not_parse(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_equation_has_a_row() -> None:
-    for text, last in ((coverage.first_paper(), 14), (coverage.second_paper(), 12)):
+    for text, last in ((coverage.table("first"), 14), (coverage.table("second"), 12)):
         assert set(re.findall(r"^\| Eq\. \((\d+)\) ", text, re.MULTILINE)) == {str(n) for n in range(1, last + 1)}
 
 
 def test_missing_runs_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     seeds = {("cifar10", "ce"): 5, ("cifar10", "mdca"): 1}
     monkeypatch.setattr(coverage, "seeds_of", lambda name, methods: [seeds.get((name, m), 0) for m in methods])
-    assert coverage._images(["ce"]) == "CIFAR-10 5 seeds; CIFAR-100 not run; Tiny-ImageNet not run"
-    assert coverage._one_set("cifar10", ["ce", "mdca"]) == "1 to 5 seeds"
-    assert coverage._one_set("cifar10", ["ce", "mbls"]) == "1 of 2 methods"
+    assert coverage.runs("images ce") == "CIFAR-10 5 seeds; CIFAR-100 not run; Tiny-ImageNet not run"
+    assert coverage.on_one_set("cifar10", ["ce", "mdca"]) == "1 to 5 seeds"
+    assert coverage.on_one_set("cifar10", ["ce", "mbls"]) == "1 of 2 methods"

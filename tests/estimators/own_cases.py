@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from calibrant.methods import CrossFitted, Standard
-from studies.networks.tasks import TASKS, Pair, classes_of
+from studies.network_tasks import TASKS, Pair, classes_of
 
 SHORT = CrossFitted(Standard(epochs=2, batch_size=32), folds=2)
 

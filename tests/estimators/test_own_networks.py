@@ -17,8 +17,7 @@ import calibrant
 from calibrant.methods import Calibrated, Ensemble, Samples, Standard, standard
 from calibrant.methods.averaged import AveragedNetwork
 from calibrant.methods.standard import VariedRates, best_subset, next_rate
-from studies.networks import models
-from studies.networks.tasks import TASKS, classes_of
+from studies.network_tasks import TASKS, DigitsCNN, classes_of
 from tests.estimators.own_cases import SHORT, small
 
 
@@ -290,4 +289,4 @@ def test_a_device_may_be_named():
 def test_the_networks_of_the_tasks_are_new():
     """Otherwise the comparison would start from them instead of drawing them anew."""
     assert all(calibrant.methods.fit.untrained.is_untrained(task.build(3, 0)) for task in TASKS.values())
-    assert isinstance(TASKS["digits"].build(3, 0), models.DigitsCNN)
+    assert isinstance(TASKS["digits"].build(3, 0), DigitsCNN)

@@ -38,7 +38,7 @@ ROOMS = LEAVES | {
 CEILINGS = {
     "": 100,
     "base": 750,
-    "bilevel": 5_100,
+    "bilevel": 5_050,
     "cli": 550,
     "data": 2_800,
     "estimators": 1_500,

@@ -1,7 +1,9 @@
 """Commands as a user types them, a hand-made classifier, usable and unusable tables, and records of tables."""
 
 import io
+import json
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from calibrant.methods import BO4SC, METHODS, Calibrated, Entry, Fitted, SelfCalibrated, Standard
 from calibrant.report import Results
 from studies.__main__ import main
-from studies.label_noise.study import run as run_noise
+from studies.bo4sc import study as bo4sc
 from studies.sets import blobs
 from studies.tables.data import FLOOR, SCORES
 from tests.eager import train_eagerly
@@ -96,10 +98,15 @@ def eager():
         yield
 
 
-def tiny_noise(out, **options):
-    """The experiment on flipped labels, with methods that take no time."""
+def tiny_reproduce(out, **options):
+    """`python -m studies reproduce bo4sc` on two sets, with methods that take no time."""
+    settings, _ = bo4sc.chosen_settings()
+    small = {name: settings[name] | {"epochs": 5, "hidden": [8, 8]} for name in ("blobs-1.7", "bac")}
+    file = Path(out).with_suffix(".settings.json")
+    file.write_text(json.dumps(small))
     with eager(), pytest.MonkeyPatch.context() as patch:
         for name, method in TINY.items():
             patch.setitem(METHODS, name, Entry(method, ""))
-        given = {"rates": [0.4], "seeds": 2, "device": "cpu", "sets": ("blobs-1.7", "bac"), "methods": list(TINY)}
-        return run_noise(out=out, **given | options)
+        patch.setattr("studies.bo4sc.figures.RELIABILITY_SET", "bac")
+        given = {"seeds": 2, "device": "cpu", "sets": ("blobs-1.7", "bac"), "methods": list(TINY), "settings": file}
+        return bo4sc.reproduce(out=out, **given | options)

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibrant.methods import BO4SC, METHODS, Calibrated, SelfCalibrated, Standard
+from calibrant.methods import METHODS, Calibrated, SelfCalibrated, Standard
 from calibrant.report import Results, read_results
-from studies.bo4sc import figures, grid, page
+from studies.bo4sc import figures, page
 from studies.bo4sc import study as bo4sc
 from studies.common.records import (
     MEASURED,
@@ -58,7 +58,7 @@ def written(tmp_path_factory, eager):
     out = tmp_path_factory.mktemp("bo4sc")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            "studies.common.pooled.METHODS",
+            "studies.common.synthetic.METHODS",
             {k: replace(METHODS[k], method=small(METHODS[k].method)) for k in IDS},
         )
         settings, _ = bo4sc.chosen_settings()
@@ -115,27 +115,6 @@ def test_a_result_file_without_figures_still_gives_a_report(written, tmp_path):
     alone = tmp_path / "alone.json"
     alone.write_bytes((written.parent / "results.json").read_bytes())
     assert "There are no figures" in bo4sc.reproduce(source=alone, out=tmp_path).read_text()
-
-
-def test_the_committed_settings_are_settings_of_bo4sc():
-    settings, origin = bo4sc.chosen_settings()
-    assert set(origin) == set(ORIGIN)
-    for own in settings.values():
-        assert set(own) == {"steps", "outer_learning_rate", "alpha", "hidden", "epochs", "learning_rate"}
-        BO4SC(**bo4sc.with_tuples(own))
-
-
-def test_the_committed_settings_are_what_the_committed_search_chose():
-    """The results of the search are in the repository; an installed package does not have them."""
-    file = Path(__file__).parents[2] / "results" / "bo4sc-grid.json"
-    if not file.exists():
-        pytest.skip("no results beside the tests")
-    results = read_results(file)
-    settings, origin = bo4sc.chosen_settings()
-    assert {name: origin[name] for name in ("grid", "seeds")} == {n: results.config[n] for n in ("grid", "seeds")}
-    for name, own in settings.items():
-        chosen = grid.choose([r for r in results.records if r["dataset"] == name], origin["criterion"])
-        assert grid.as_settings(chosen) == own
 
 
 def test_settings_file_names_its_origin_or_none(tmp_path):

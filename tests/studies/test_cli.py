@@ -11,12 +11,12 @@ import pytest
 pytest.importorskip("jinja2")
 pytest.importorskip("matplotlib")
 
+from calibrant.methods import METHODS, Entry
 from studies.common.commands import COMMANDS
 from studies.common.dry_run import estimate, list_runs
 from studies.common.keys import make_key
 from studies.common.study import Study
-from studies.label_noise.study import run as run_noise
-from tests.studies.cases import invoke, write_table
+from tests.studies.cases import TINY, invoke, tiny_reproduce, write_table
 
 ROOT = Path(__file__).parents[2]
 
@@ -59,16 +59,11 @@ def calls(monkeypatch):
         ("sweep bo4sc --steps 5 10 --lr 0.01", "bo4sc-grid", {"steps": [5, 10], "learning_rate": [0.01]}),
         ("sweep bo4sc --criterion nll", "bo4sc-grid", {"criterion": "nll"}),
         ("ablate bo4sc --seeds 4", "bo4sc-ablation", {"seeds": 4}),
-        ("bench noise --rates 0.1 0.3 --jobs 3 --fresh", "noise", {"rates": [0.1, 0.3], "jobs": 3, "fresh": True}),
+        ("ablate bo4sc --seeds 2 --jobs 3 --fresh", "bo4sc-ablation", {"seeds": 2, "jobs": 3, "fresh": True}),
         (
             "bench tables --target kind --only iris wine --costs",
             "tables",
             {"target": "kind", "only": ["iris", "wine"], "costs": True},
-        ),
-        (
-            "bench guarantees --network-seeds 2 --learners tree",
-            "guarantees",
-            {"network_seeds": 2, "learners": ["tree"]},
         ),
         ("reproduce meta-reg --shared-device --minutes 2", "meta-reg", {"shared": True, "minutes": 2.0}),
         ("sweep meta-reg --tau 0.001 0.1 --quick", "meta-reg", {"temperatures": [0.001, 0.1], "quick": True}),
@@ -102,7 +97,7 @@ def test_options_without_effect_beside_from_are_refused_by_name(calls, tmp_path,
         "reproduce bo4sc --methods",
         "sweep bo4sc --criterion luck",
         "bench tables --data /no/such/folder",
-        "bench noise --jobs 0",
+        "bench tables --jobs 0",
         "reproduce meta-reg --no-such-option",
     ],
 )
@@ -188,35 +183,37 @@ def test_studies_of_tables_list_their_runs_too(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_stored_runs_are_done_and_others_missing(tmp_path):
-    common = ("--methods", "standard", "--rates", 0.2, "--device", "cpu", "--dry-run")
-    run_noise(rates=[0.2], seeds=1, methods=["standard"], out=tmp_path, device="cpu")
+def test_stored_runs_are_done_and_others_missing(tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    common = ("--methods", "standard", "--sets", "bac", "--device", "cpu", "--dry-run")
+    tiny_reproduce(out, seeds=1, methods=["standard"], sets=("bac",))
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    for place in (("--out", tmp_path), ("--from", tmp_path / "results.json")):
-        done = invoke("bench", "noise", *common, "--seeds", 2, *place)
-        assert "done     bac, standard, rate 0.2, seed 0" in done.stdout
-        assert "missing  bac, standard, rate 0.2, seed 1" in done.stdout
-        assert ": 10 done, 10 missing." in done.stdout
+    monkeypatch.setitem(METHODS, "standard", Entry(TINY["standard"], ""))
+    for place in (("--out", out), ("--from", out / "results.json")):
+        done = invoke("reproduce", "bo4sc", *common, "--seeds", 2, *place)
+        assert "done     bac, standard, seed 0" in done.stdout
+        assert "missing  bac, standard, seed 1" in done.stdout
+        assert ": 1 done, 1 missing." in done.stdout
         assert "by the times of the stored runs." in done.stdout
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
-    again = invoke("bench", "noise", *common, "--seeds", 1, "--fresh", "--out", tmp_path)
-    assert ": 10 missing." in again.stdout
+    again = invoke("reproduce", "bo4sc", *common, "--seeds", 1, "--fresh", "--out", out)
+    assert ": 1 missing." in again.stdout
 
 
 def test_the_estimate_is_a_mean_over_other_seeds(monkeypatch):
-    keys = [make_key(settings="", dataset="bac", method=name, rate=0.2, seed=seed) for name in "ab" for seed in (0, 1)]
+    keys = [make_key(settings="", dataset="bac", method=name, seed=seed) for name in "ab" for seed in (0, 1)]
     timed = [
-        {"dataset": "bac", "method": "a", "rate": 0.2, "seed": 7, "seconds": 2.0, "code": "1"},
-        {"dataset": "bac", "method": "a", "rate": 0.2, "seed": 0, "seconds": 4.0},  # without a version: the first
+        {"dataset": "bac", "method": "a", "seed": 7, "seconds": 2.0, "code": "1"},
+        {"dataset": "bac", "method": "a", "seed": 0, "seconds": 4.0},  # without a version: the first
     ]
     monkeypatch.setattr("studies.common.dry_run.committed", lambda name: ())
-    listed = list_runs(keys, timed, "noise", ("dataset", "method", "rate", "seed")).splitlines()
-    assert listed[0] == "done     bac, a, rate 0.2, seed 0"
+    listed = list_runs(keys, timed, "bo4sc", ("dataset", "method", "seed")).splitlines()
+    assert listed[0] == "done     bac, a, seed 0"
     assert listed[-2:] == [
         "4 runs: 1 done, 3 missing.",
         "The runs to make take about 3 s for 1 of them, by the times of the stored runs.",
     ]
-    assert estimate(keys, [], "noise") == ""
+    assert estimate(keys, [], "bo4sc") == ""
 
 
 def test_every_command_names_its_experiment():

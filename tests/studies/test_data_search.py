@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from studies.bo4sc import data_search
-from studies.bo4sc.generators import SAMPLES, Blobs, Spirals, spiral_forms
+from studies.bo4sc.data_search import SAMPLES, Blobs, Spirals, spiral_forms
 
 
 @pytest.mark.parametrize("noise", ["axes", "radius"])

@@ -5,11 +5,9 @@ import pytest
 from scipy.stats import binom
 from sklearn.base import clone
 
-from calibrant.report import Results, read_results
 from calibrant.selective import RejectionRule, Window
-from studies.guarantees import measures, page, study
-from studies.guarantees.learners import LEARNERS, FoldMean
-from studies.guarantees.measures import FIXED, SCORES, TESTS, World, fixed_rules, kept, rule_name
+from studies import guarantees
+from studies.guarantees import FIXED, LEARNERS, SCORES, TESTS, FoldMean, World, fixed_rules, kept
 
 WORLD = World(np.zeros((4, 1)), np.array([[0.9, 0.1], [0.6, 0.4], [0.2, 0.8], [0.5, 0.5]]))
 PROBS = np.array([[0.95, 0.05], [0.7, 0.3], [0.4, 0.6], [0.45, 0.55]])
@@ -46,7 +44,7 @@ def test_the_bound_at_a_fixed_threshold_is_the_binomial_one():
 
 
 def record(dataset, seed, risk, coverage):
-    names = [*(rule_name(test, 0.1) for test in TESTS), *(rule_name("fixed", t) for t in FIXED)]
+    names = [*(f"{test} 0.1" for test in TESTS), *(f"fixed {t:g}" for t in FIXED)]
     rules = {name: {"found": True, "bound": 0.1, "risk": risk, "accepted": 0.5} for name in names}
     sets = {name: {"coverage": coverage + 0.001 * (seed % 2), "size": 1.2} for name in SCORES}
     return {
@@ -58,33 +56,24 @@ def record(dataset, seed, risk, coverage):
     }
 
 
-def results(broken, coverage):
-    """Sixty data sets of two kinds; ``broken`` rules of the second kind are broken."""
+@pytest.mark.parametrize(
+    ("broken", "coverage", "words"),
+    [(3, 0.9, ["holds"] * 3), (12, 0.9, ["missed", "missed", "holds"]), (0, 0.8, ["holds", "holds", "missed"])],
+)
+def test_targets(broken, coverage, words):
+    """Sixty data sets of two kinds, where rules of the second kind are broken: it cannot hide behind the first."""
     records = [record("a", s, 0.05, 0.95) for s in range(30)]
     records += [record("b", s, 0.2 if s < broken else 0.05, coverage) for s in range(30)]
-    config = {"rows": 10, "new_rows": 4, "risks": [0.1], "confidence": 0.9, "coverage": 0.9, "sets": ["a", "b"]}
-    return Results(config, {}, records)
-
-
-@pytest.mark.parametrize(
-    ("broken", "coverage", "holds"),
-    [(3, 0.9, [True] * 3), (12, 0.9, [False, False, True]), (0, 0.8, [True, True, False])],
-)
-def test_verdicts(broken, coverage, holds):
-    """One kind of data cannot hide behind another."""
-    found = results(broken, coverage)
-    cases = list(page.cases_of(found.records))
-    verdicts = [*page.rule_verdicts(cases, [0.1], 0.1), *page.set_verdicts(cases, 0.9)]
-    assert [v.holds for v in verdicts] == holds
-    text = page.tell(found).to_markdown()
-    assert (f"b: {broken / 30:.3f}" in text) == (broken > 0)
-    assert cases[0].broken(rule_name("ranks", 0.1)).value == broken / 60
-
-
-def test_an_unfinished_study_has_a_report():
-    found = results(0, 0.9)
-    some = [r for r in found.records if r["dataset"] == "a"] + [{**record("b", 0, None, 0.9), "learner": "logistic"}]
-    assert "logistic" in page.tell(found._replace(records=some)).to_markdown()
+    lines = guarantees.targets(records).splitlines()[2:]
+    assert [line.split("|")[-2].strip() for line in lines] == words
+    assert all(f"most: {broken / 30:.3f} (tree, {'b' if broken else 'a'}, risk 0.1)" in line for line in lines[:2])
+    rules = guarantees.frame(records, "rules")
+    assert (
+        guarantees.share(rules[(rules["name"] == "ranks 0.1") & (rules["final"] == "mean")]["broken"]).value
+        == broken / 60
+    )
+    assert "mean of the fold models" in guarantees.sets_table(records)
+    assert "Threshold 0.7" in guarantees.bounds_table(records)
 
 
 def test_fold_models_never_saw_the_row():
@@ -95,24 +84,3 @@ def test_fold_models_never_saw_the_row():
     clf = FoldMean(tree, random_state=0).fit(X, y)
     assert (clf.refitted_.predict(X) == y).all()
     assert (clf.oof_proba_.argmax(1) == y).mean() < 0.65  # five standard deviations above one half
-
-
-def test_a_small_study(tmp_path, monkeypatch):
-    monkeypatch.setattr(measures, "NEW_ROWS", 500)
-    monkeypatch.setattr(measures, "ROWS", 120)
-    measures.world.cache_clear()
-    try:
-        made = study.run(seeds=2, sets=("blobs-1.3",), learners=("logistic", "tree"), out=tmp_path)
-        found = read_results(tmp_path / "results.json")
-        assert [(r["learner"], r["seed"]) for r in found.records] == [
-            (n, s) for n in ("logistic", "tree") for s in (0, 1)
-        ]
-        assert set(found.records[0]) >= {"mean", "refit", "split", "folds"}
-        monkeypatch.setattr(study.measures, "measure", None)  # nothing is measured twice
-        again = study.run(source=tmp_path / "results.json", out=tmp_path / "again")
-        assert again.read_text() == made.read_text()
-        study.run(seeds=2, sets=("blobs-1.3",), learners=("logistic", "tree"), out=tmp_path)
-    finally:
-        measures.world.cache_clear()
-    with pytest.raises(ValueError, match="learners must be among logistic"):
-        study.run(learners=("forest",), out=tmp_path)

@@ -7,12 +7,18 @@ from scipy import sparse
 from calibrant import SelfCalibratedClassifier
 from calibrant.estimators.folds import dealt_splits
 from calibrant.methods import blend
-from calibrant.report import Results, read_results
-from calibrant.report.results import write_results
-from studies.hostile import docs, study
-from studies.hostile.cases import CASES, Data
-from studies.hostile.contenders import Alone, Frequencies, estimators, fitted
-from studies.hostile.page import best_member, verdicts
+from studies.hostile import (
+    CONTENDERS,
+    COSTS,
+    SCORES,
+    Alone,
+    Frequencies,
+    best_member,
+    fitted,
+    results_section,
+    verdicts,
+)
+from studies.hostile_cases import CASES, Data
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -43,14 +49,14 @@ def test_cases_are_what_their_names_say():
     assert CASES["outliers"].make(0).X.max() == 1e12
 
 
-COSTS = {"seconds": 30.0, "processor_seconds": 20.0}
+TIMES = {"seconds": 30.0, "processor_seconds": 20.0}
 
 
 def records(**nll):
     """Four seeds of two cases; ``nll`` gives the means."""
     means = {"self-calibrated": 0.5, "class-frequencies": 0.6, "network": 0.55, "trees": 0.52, "mlp": 0.5} | nll
     return [
-        {"dataset": case, "method": m, "seed": s, "nll": v + 0.01 * s, "failure": None} | COSTS
+        {"dataset": case, "method": m, "seed": s, "nll": v + 0.01 * s, "failure": None} | TIMES
         for case in ("a", "b")
         for m, v in means.items()
         for s in range(4)
@@ -97,52 +103,6 @@ def test_the_best_member_is_the_one_of_lowest_mean():
     assert best_member([], "a") is None
 
 
-EARLIER = """
-import numpy as np
-class SelfCalibratedClassifier:
-    def __init__(self, *given, **settings): pass
-    def fit(self, X, y):
-        if len(X) == 2: raise ValueError("two rows are too few")
-        self.count = len(np.unique(y))
-        return self
-    def predict_proba(self, X): return np.full((len(X), self.count), 1 / self.count)
-"""
-
-
-def test_a_run_with_an_earlier_version(tmp_path, monkeypatch):
-    package = tmp_path / "src" / "calibrant"
-    package.mkdir(parents=True)
-    (package / "__init__.py").write_text(EARLIER)
-    given = {
-        "only": ["ten rows", "two rows"],
-        "methods": ["before", "class-frequencies", "linear", "logistic-regression"],
-    }
-    page = study.run(seeds=2, before=tmp_path / "src", out=tmp_path / "out", **given)
-    results = read_results(tmp_path / "out" / "results.json")
-    assert len(results.records) == 16
-    found = {(r["dataset"], r["method"], r["seed"]): r for r in results.records}
-    assert found["ten rows", "before", 0]["nll"] == pytest.approx(np.log(2), rel=1e-5)
-    assert "two rows are too few" in found["two rows", "before", 1]["failure"]
-    assert found["ten rows", "linear", 0]["peak_memory"] is not None
-    assert list(results.config["cases"]) == ["two rows", "ten rows"]
-    monkeypatch.setattr(study, "measure", None)  # all of it is stored, also without the earlier version
-    rest = [m for m in given["methods"] if m != "before"]
-    study.run(seeds=2, out=tmp_path / "out", only=given["only"], methods=rest)
-    assert len(read_results(tmp_path / "out" / "results.json").records) == 16
-    again = study.run(source=tmp_path / "out" / "results.json", out=tmp_path / "again")
-    assert "before" in again.read_text()
-    assert page.exists()
-
-
-def test_unknown_names_are_an_error(tmp_path):
-    with pytest.raises(ValueError, match="only must name cases among"):
-        study.run(only=["three rows"], out=tmp_path)
-    with pytest.raises(ValueError, match="before must name the folder"):
-        study.run(methods=["before"], out=tmp_path)
-    with pytest.raises(ValueError, match="holds a package calibrant"):
-        study.run(before=tmp_path, out=tmp_path, only=["ten rows"])
-
-
 @pytest.mark.parametrize("kind", ["trees", "linear"])
 def test_a_member_alone(kind):
     losses = []
@@ -159,29 +119,15 @@ def test_class_frequencies():
     assert isinstance(fitted("class-frequencies", CASES["ten rows"].make(0), 0), Frequencies)
 
 
-def test_the_results_section_is_written_from_a_file(tmp_path):
-    page, file = tmp_path / "page.md", tmp_path / "results.json"
-    page.write_text(f"Head\n{docs.BEGIN}\nformer text\n{docs.END}\nFoot\n")
-    every = [dict(r, dataset="copies") for r in records(before=1.5) if r["dataset"] == "a"]
-    full = [dict.fromkeys((*study.SCORES, "peak_memory"), 0.1) | r for r in every]
-    config = {"experiment": "hostile", **study.extend({}, full)}
-    write_results(file, config, full)
-    docs.main([str(page), str(file)])
-    text = page.read_text()
-    assert text.startswith("Head\n")
-    assert text.endswith("Foot\n")
-    assert "former text" not in text
+def test_the_results_section_keeps_the_earlier_version_apart():
+    full = [dict.fromkeys((*SCORES, *COSTS), 0.1) | dict(r, dataset="copies") for r in records(before=1.5)[: 4 * 6]]
+    text = results_section(full)
     assert "the same 100 rows, ten times each" in text
     assert "the earlier version with 4 seeds of 1 case" in text
     scores, costs = (line for line in text.splitlines() if line.startswith("| copies"))
     assert "1.5150" not in scores
     assert "1.5150" in costs  # the earlier version's mean of four seeds
-    fewer = Results({}, {}, [*full, dict(full[0], dataset="grouped")])
-    assert docs.runs_of(fewer, "self-calibrated") == "1 to 4 seeds of 2 cases"
-    assert docs.runs_of(fewer, "linear") == "none"
-    page.write_text("no marks")
-    with pytest.raises(ValueError, match="has no results section"):
-        docs.main([str(page), str(file)])
+    assert "1 to 4 seeds of 2 cases" in results_section([*full, dict(full[0], dataset="grouped")])
 
 
 def test_members_alone_use_the_folds_of_the_classifier(monkeypatch):
@@ -194,7 +140,7 @@ def test_members_alone_use_the_folds_of_the_classifier(monkeypatch):
     monkeypatch.setattr(blend, "cross_fit", spy)
     SelfCalibratedClassifier(epochs=1, repeats=1, embedding=None, random_state=3, device="cpu").fit(data.X, data.y)
     for name, kind in (("trees", "Trees"), ("linear", "Linear")):
-        alone = estimators(3)[name]()
+        alone = CONTENDERS[name](3)
         folds, _ = dealt_splits(data.X, data.y, 5, seed=alone.seed)
         used, seed = dealt[kind]
         assert seed == alone.seed

@@ -9,8 +9,8 @@ from functools import partial
 import pytest
 
 from calibrant.report import read_results
+from studies.bo4sc import study
 from studies.common.store import Store
-from studies.label_noise import study
 from tests.studies import tiny
 from tests.studies.cases import TINY
 
@@ -76,12 +76,12 @@ def kill_and_go_on(start, command, folder, kills, most=5):
 
 
 def test_a_killed_command_goes_on(start, tmp_path):
-    small = partial(tiny.noise, methods=["standard", "temperature", "bo4sc"], seeds=1)
+    small = partial(tiny.reproduce, methods=["standard", "temperature", "bo4sc"], seeds=1)
     kill_and_go_on(start, small, tmp_path, kills=1)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [tiny.reproduce, tiny.bench, tiny.noise], ids=lambda command: command.__name__)
+@pytest.mark.parametrize("command", [tiny.reproduce, tiny.bench], ids=lambda command: command.__name__)
 def test_twenty_kills(start, command, tmp_path):
     kill_and_go_on(start, command, tmp_path, kills=20)
 
@@ -90,12 +90,12 @@ def test_two_runs_on_one_folder_lose_nothing(start, tmp_path):
     """Each runs its own methods, as when several processes share a long study."""
     out = tmp_path / "out"
     first, second = list(TINY)[:3], list(TINY)[3:]
-    children = [start(tiny.noise, out, methods=names) for names in (first, second)]
+    children = [start(tiny.reproduce, out, methods=names) for names in (first, second)]
     for child in children:
         finish(child)
     records = read_results(out / "results.json").records
-    assert {r["method"] for r in records} == set(TINY)
-    assert len(records) == len(TINY) * 2 * 2
+    assert {r["method"] for r in records} == {*TINY, "standard-matched"}
+    assert len(records) == 2 * (len(TINY) + 1)
     assert records == study.STUDY.contents(Store(out)).records
 
 

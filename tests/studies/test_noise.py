@@ -1,20 +1,12 @@
-"""Tests of the label-noise experiment: suspicion of known flips, targets with known verdicts, and a tiny run."""
-
-from pathlib import Path
+"""Tests of the label-noise experiment: suspicion of known flips, and targets with known verdicts."""
 
 import pytest
 import torch
 
-from calibrant.methods import BO4SC, METHODS, Calibrated, Entry, SelfCalibrated, Standard
-from calibrant.report import read_results
-from studies.common.pooled import POOLED
 from studies.common.records import prepare
-from studies.label_noise.measures import suspects
-from studies.label_noise.page import noise_targets, with_all_seeds
-from studies.label_noise.study import run
+from studies.common.synthetic import POOLED
+from studies.label_noise import noise_targets, suspects, with_all_seeds
 from tests.studies.cases import Fixed
-
-ROOT = Path(__file__).parents[2]
 
 
 def test_suspicion_is_scored_against_the_labels_that_were_flipped():
@@ -62,7 +54,7 @@ def records(**change):
     ],
 )
 def test_targets_are_judged(change, missed):
-    found = noise_targets(records(**change), [0.0, 0.2])
+    found = noise_targets(records(**change))
     assert [k for k, verdict in enumerate(found) if not verdict.holds] == missed
     assert all("bac" not in verdict.shown for verdict in found)
 
@@ -79,7 +71,7 @@ def test_means_over_fewer_seeds_are_not_tabled():
 def test_the_pool_has_its_own_target(nll):
     found = records()
     found += [{**r, "method": POOLED, "nll": nll + 0.01 * r["seed"]} for r in found if r["method"] == "bo4sc"]
-    *others, own = noise_targets(found, [0.0, 0.2])
+    *others, own = noise_targets(found)
     assert own.statement.startswith(f"{POOLED}: NLL not significantly above")
     assert own.holds is (nll < 0.4)
     assert all(verdict.holds for verdict in others)
@@ -89,39 +81,7 @@ def test_the_pool_has_its_own_target(nll):
     ("lost", "open_ones"), [({"accuracy": None}, [0]), ({"nll": None}, [1]), ({"suspects_auroc": None}, [2])]
 )
 def test_unmeasured_targets_stay_open(lost, open_ones):
-    found = noise_targets(records(**lost), [0.0, 0.2])
+    found = noise_targets(records(**lost))
     assert [k for k, verdict in enumerate(found) if verdict.word == "not measured"] == open_ones
     assert [verdict.word for verdict in found].count("holds") == 3
     assert all("unknown on blobs-1.3 20%" in found[k].note for k in open_ones)
-
-
-def test_every_method_at_every_rate(monkeypatch, tmp_path):
-    small = {"hidden": (8, 8), "epochs": 5}
-    methods = ("standard", "standard-stopped", "temperature", "bo4sc", "self-calibrated")
-    for name, method in (
-        ("standard", Standard(**small)),
-        ("standard-stopped", Standard(**small, patience=5)),
-        ("temperature", Calibrated("temperature", Standard(**small))),
-        ("bo4sc", BO4SC(**small)),
-        ("self-calibrated", SelfCalibrated(**small, folds=2)),
-    ):
-        monkeypatch.setitem(METHODS, name, Entry(method, ""))
-    given = {"rates": [0.4], "seeds": 1, "first_seed": 7, "sets": ("blobs-1.7",), "methods": methods}
-    page = run(**given, out=tmp_path, device="cpu")
-    results = read_results(tmp_path / "results.json")
-    assert page.exists()
-    assert results.config["rates"] == [0.0, 0.4]
-    assert results.config["seeds"] == [7]
-    assert [(r["method"], r["rate"]) for r in results.records] == [(m, r) for m in methods for r in (0.0, 0.4)]
-    for record in results.records:
-        assert record["failure"] is None
-        assert (record["suspects_auroc"] is None) == (record["rate"] == 0)
-        assert (record["candidate"] is not None) == (record["method"] == "self-calibrated")
-    for name in ("results.json", "results.jsonl"):
-        again = run(source=tmp_path / name, out=tmp_path / "again")
-        assert again.read_text() == page.read_text()
-
-
-def test_a_rate_is_a_share(tmp_path):
-    with pytest.raises(ValueError, match="between 0 and 1"):
-        run(rates=[20], out=tmp_path)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from studies.common.parts import NOTE, targets_table
-from studies.common.verdicts import Case, judge, places_not_held
+from studies.common.verdicts import NOTE, Case, judge, places_not_held, targets_table
 
 
 def lines(text: str) -> list[str]:

@@ -1,7 +1,5 @@
-"""Progress of a study: its time left, lines where there is no terminal, and a bar on a terminal."""
+"""Progress of a study: the time left, and a line now and then."""
 
-import io
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -13,11 +11,6 @@ from studies.common.progress import StudyProgress
 from studies.common.store import Store
 from tests.studies import tiny
 from tests.studies.test_jobs import JOBS
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
 
 
 @pytest.fixture
@@ -50,7 +43,7 @@ def test_the_time_left_counts_runs_by_their_cost(clock):
     assert StudyProgress.active is None
 
 
-def test_elsewhere_it_is_a_line_now_and_then(clock, capsys):
+def test_it_is_a_line_now_and_then(clock, capsys):
     runs = keys("standard", "isotonic")
     with StudyProgress(runs) as study:
         study.start(runs)
@@ -60,17 +53,6 @@ def test_elsewhere_it_is_a_line_now_and_then(clock, capsys):
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 3  # at once, after 10 s, after 20 s
     assert lines[-1] == "0 of 2 runs finished, about 5 s left; now standard and others"
-
-
-@pytest.mark.parametrize("rich", [True, False])
-def test_a_terminal_has_a_bar_if_rich_is_installed(rich, clock, monkeypatch):
-    if not rich:
-        monkeypatch.setitem(sys.modules, "rich.progress", None)
-    monkeypatch.setattr(sys, "stderr", screen := Terminal())
-    with StudyProgress(keys("standard")) as study:
-        assert (study._bar is not None) == rich
-    assert ("\x1b[" in screen.getvalue()) == rich
-    assert "0 of 1 run finished" in screen.getvalue()
 
 
 def test_the_first_study_reports_its_progress(tmp_path, capsys, monkeypatch):

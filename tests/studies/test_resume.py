@@ -6,7 +6,7 @@ from calibrant.report import read_results
 from studies.bo4sc import grid
 from studies.bo4sc.study import reproduce
 from studies.common.store import Store
-from tests.studies.cases import tiny_noise
+from tests.studies.cases import tiny_reproduce
 
 COSTS = ("seconds", "peak_memory", "members")
 
@@ -31,42 +31,33 @@ def test_records_are_on_disk_when_their_population_ends(tmp_path, monkeypatch):
 
     real = runs.run_all
     monkeypatch.setattr(runs, "run_all", run_all)
-    small = {"sets": ("bac",), "rates": [], "seeds": 1}
+    small = {"sets": ("bac",), "seeds": 1}
     with pytest.raises(KeyboardInterrupt):
-        tiny_noise(tmp_path, **small)
-    assert trained[:2] == [["standard", "temperature"], ["standard-stopped"]]
-    assert len(Store(tmp_path).current) == 3
-    tiny_noise(tmp_path, **small)
+        tiny_reproduce(tmp_path, **small)
+    assert trained[:2] == [["standard", "temperature", "standard-matched"], ["standard-stopped"]]
+    assert len(Store(tmp_path).current) == 4
+    tiny_reproduce(tmp_path, **small)
     assert trained[3:] == [["bo4sc"], ["self-calibrated"]]
-    assert len(records(tmp_path)) == 5
+    assert len(records(tmp_path)) == 6
 
 
 def test_smaller_commands_keep_records_and_larger_ones_add_them(tmp_path, capsys):
-    small = {"sets": ("bac",), "rates": [], "seeds": 2, "methods": ["standard", "standard-stopped"]}
-    tiny_noise(tmp_path, **small)
+    small = {"sets": ("bac",), "seeds": 2, "methods": ["standard", "standard-stopped"]}
+    tiny_reproduce(tmp_path, **small)
     before = records(tmp_path)
-    tiny_noise(tmp_path, **small | {"methods": ["standard"], "seeds": 1})
+    tiny_reproduce(tmp_path, **small | {"methods": ["standard"], "seeds": 1})
     assert records(tmp_path) == before
     assert "Found 1 of 1 run in" in capsys.readouterr().err
-    page = tiny_noise(tmp_path, **small | {"methods": ["standard", "bo4sc"], "seeds": 1, "sets": ("blobs-1.7",)})
+    page = tiny_reproduce(tmp_path, **small | {"methods": ["standard", "bo4sc"], "seeds": 1, "sets": ("blobs-1.7",)})
     after = records(tmp_path)
     assert [r for r in after if r["dataset"] == "bac"] == before
-    assert [(r["method"], r["seed"]) for r in after if r["dataset"] == "blobs-1.7"] == [("standard", 0), ("bo4sc", 0)]
+    assert [(r["method"], r["seed"]) for r in after if r["dataset"] == "blobs-1.7"] == [
+        (name, 0) for name in ("standard", "standard-matched", "bo4sc")
+    ]
     assert "blobs-1.7" in page.read_text()
     config = read_results(tmp_path / "results.json").config
-    assert (config["sets"], config["seeds"]) == (["bac", "blobs-1.7"], [0, 1])
-    assert list(config["methods"]) == ["standard", "standard-stopped", "bo4sc"]
-
-
-def test_fresh_trains_again(tmp_path):
-    small = {"sets": ("bac",), "rates": [], "seeds": 1, "methods": ["standard"]}
-    tiny_noise(tmp_path, **small)
-    tiny_noise(tmp_path, **small)
-    store = Store(tmp_path)
-    assert len([line for line in store.path.read_text().splitlines() if '"kind":"record"' in line]) == 1
-    tiny_noise(tmp_path, **small, fresh=True)
-    assert len([line for line in store.path.read_text().splitlines() if '"kind":"record"' in line]) == 2
-    assert len(records(tmp_path)) == 1
+    assert (list(config["settings"]), config["seeds"]) == (["bac", "blobs-1.7"], 2)
+    assert list(config["methods"]) == ["standard", "standard-stopped", "standard-matched", "bo4sc"]
 
 
 def test_a_grid_that_grows_trains_what_is_new(tmp_path, monkeypatch):
@@ -113,7 +104,6 @@ def test_read_only_folder_is_an_error_before_training(tmp_path, monkeypatch):
     out = tmp_path / "file" / "out"
     (tmp_path / "results.json").write_text("{}")
     for command in (
-        tiny_noise,
         lambda out, **o: reproduce(out=out, **o),
         lambda out, **o: grid.STUDY.run(out=out, **o),
     ):

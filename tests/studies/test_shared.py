@@ -16,12 +16,7 @@ STORED = {
     "bo4sc-more-seeds": "bo4sc",
     "bo4sc-grid": "bo4sc-grid",
     "bo4sc-ablation": "bo4sc-ablation",
-    "bo4sc-noise": "noise",
-    "bo4sc-noise-more-seeds": "noise",
     "bo4sc-tables": "tables",
-    "guarantees": "guarantees",
-    "hostile": "hostile",
-    "networks": "networks",
 }
 STUDIES = {}
 for command in COMMANDS.values():
@@ -66,9 +61,9 @@ def test_unknown_experiment_is_not_a_result_file(tmp_path, name):
 @pytest.mark.parametrize("part", [{"config": []}, {"versions": None}, {"records": {}}, {"records": [1]}])
 def test_parts_of_another_shape_are_refused(tmp_path, part):
     file = tmp_path / "r.json"
-    file.write_text(json.dumps({"config": {"experiment": "noise"}, "versions": {}, "records": []} | part))
+    file.write_text(json.dumps({"config": {"experiment": "tables"}, "versions": {}, "records": []} | part))
     with pytest.raises(ValueError, match=f"not a result file of calibrant: .*{next(iter(part))}"):
-        STUDIES["noise"].read([file])
+        STUDIES["tables"].read([file])
 
 
 def test_sets_are_known_and_each_is_taken_once():

@@ -18,13 +18,12 @@ import pytest
 
 from calibrant.base.atomic_write import usable_folder
 from calibrant.report import Results, read_results, write_results
+from studies.bo4sc.ablation import STUDY as ABLATION
 from studies.bo4sc.study import STUDY as BO4SC
-from studies.common import configs
-from studies.common.configs import combined, origin
+from studies.common import store as store_module
 from studies.common.keys import make_key
-from studies.common.store import BESIDE, Store
+from studies.common.store import BESIDE, Store, combined, origin
 from studies.common.study import begin
-from studies.label_noise.study import STUDY as NOISE
 
 SOURCE = Path(__file__).parents[2] / "src"
 
@@ -47,7 +46,7 @@ def store(tmp_path):
 
 
 def test_every_record_is_one_line_with_its_origin(store):
-    store.begin({"experiment": "noise"})
+    store.begin({"experiment": "bo4sc-ablation"})
     store.add({run(0): {"nll": 0.5, BESIDE: {"map": [1]}}, run(1): {"nll": float("nan")}})
     command, first, second = map(json.loads, store.path.read_text().splitlines())
     assert command["kind"] == "command"
@@ -137,7 +136,7 @@ def test_killed_process_leaves_whole_lines_and_no_lock(store, pause):
 
 
 def test_pickled_store_leaves_out_its_lines(store):
-    store.begin({"experiment": "noise"})
+    store.begin({"experiment": "bo4sc-ablation"})
     store.add({run(seed): {} for seed in range(50)})
     assert store.has(run(0))
     sent = pickle.dumps(store)
@@ -247,21 +246,25 @@ def test_combined_files_keep_the_commands_of_all():
 
 
 def test_a_folder_of_another_experiment_is_refused(tmp_path):
-    store = NOISE.open(tmp_path)
-    store.begin({"experiment": "noise"})
-    with pytest.raises(ValueError, match="results of `python -m studies bench noise`; choose another"):
+    store = ABLATION.open(tmp_path)
+    store.begin({"experiment": "bo4sc-ablation"})
+    with pytest.raises(ValueError, match="results of `python -m studies ablate bo4sc`; choose another"):
         BO4SC.open(tmp_path)
-    assert NOISE.open(tmp_path).commands
+    assert ABLATION.open(tmp_path).commands
 
 
 def test_result_file_without_a_store_starts_one(tmp_path):
-    records = [{"dataset": "bac", "method": "standard", "seed": 0, "rate": 0.0, "nll": 1.0}]
+    records = [{"dataset": "bac", "method": "standard", "seed": 0, "nll": 1.0}]
     records.append(records[0] | {"seed": 1, "config": make_key(settings="a", code="1").config, "code": "1"})
-    content = {"config": {"experiment": "noise", "date": "then"}, "versions": {"torch": "2"}, "records": records}
+    content = {
+        "config": {"experiment": "bo4sc-ablation", "date": "then"},
+        "versions": {"torch": "2"},
+        "records": records,
+    }
     (tmp_path / "results.json").write_text(json.dumps(content))
-    store = NOISE.open(tmp_path)
+    store = ABLATION.open(tmp_path)
     assert [r["nll"] for r in store.results().records] == [1.0, 1.0]
-    fields = {"dataset": "bac", "method": "standard", "rate": 0.0}
+    fields = {"dataset": "bac", "method": "standard"}
     assert store.has(make_key(settings="a", code="1", **fields, seed=1))
     assert store.has(make_key(settings="a", code="1", **fields, seed=0))  # without a version, it has the first
     assert not store.has(make_key(settings="a", code="2", **fields, seed=0))
@@ -279,7 +282,7 @@ def test_a_folder_that_cannot_be_written_to_is_an_error(tmp_path):
 
 
 def test_the_example_runs():
-    assert doctest.testmod(configs).failed == 0
+    assert doctest.testmod(store_module).failed == 0
 
 
 def test_incomplete_addition_is_ignored(store):
@@ -297,7 +300,9 @@ def test_incomplete_addition_is_ignored(store):
 
 def test_a_result_file_is_taken_over_once(store):
     """Two processes find a result file and no store; the second must not overwrite new records with old ones."""
-    old = Results({"experiment": "noise"}, {}, [{"dataset": "bac", "method": "standard", "seed": 0, "nll": 1.0}])
+    old = Results(
+        {"experiment": "bo4sc-ablation"}, {}, [{"dataset": "bac", "method": "standard", "seed": 0, "nll": 1.0}]
+    )
     both = Store(store.path), Store(store.path)
     assert not both[0].commands
     assert not both[1].commands
@@ -310,10 +315,10 @@ def test_a_result_file_is_taken_over_once(store):
 def test_another_experiment_that_began_meanwhile_is_an_error(store):
     other = Store(store.path)
     assert not other.commands
-    store.begin({"experiment": "noise"})
+    store.begin({"experiment": "bo4sc-ablation"})
     with pytest.raises(ValueError, match=r"another experiment in .*; choose another folder"):
         other.begin({"experiment": "bo4sc"})
-    other.begin({"experiment": "noise"})
+    other.begin({"experiment": "bo4sc-ablation"})
 
 
 def test_full_disk_is_one_sentence_and_the_next_addition_works(store):
@@ -331,10 +336,10 @@ def test_full_disk_is_one_sentence_and_the_next_addition_works(store):
 
 def test_the_last_export_has_the_records_of_all(tmp_path, monkeypatch):
     """One process reads the store and is slow to write; another adds a record and exports it meanwhile."""
-    store, other = NOISE.open(tmp_path), NOISE.open(tmp_path)
-    store.begin({"experiment": "noise"})
+    store, other = ABLATION.open(tmp_path), ABLATION.open(tmp_path)
+    store.begin({"experiment": "bo4sc-ablation"})
     store.add({run(0): {"seed": 0}})
-    plain = replace(NOISE, order=lambda config: {}, extend=lambda config, records: {})
+    plain = replace(ABLATION, order=lambda config: {}, extend=lambda config, records: {})
     threads = []
 
     def slow(path, *content):

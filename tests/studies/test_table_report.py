@@ -104,7 +104,7 @@ def test_methods_that_lack_splits_are_ranked_only_on_complete_tables():
     found = compared(results_of(records))
     assert (found.methods, found.partial, len(found.splits)) == (["self-calibrated", "focal"], {"late": 3}, 4)
     assert found.rankings()["nll"].mean_ranks == {"self-calibrated": 1.0, "focal": 2.0}
-    assert partial_sheet(found)[1] == [["late", "other", "3 of 4", "0 of 2"]]
+    assert partial_sheet(found)[1] == [["late", "network, baseline", "3 of 4", "0 of 2"]]
     best = {each.table: each.rival for each in ratios(found.records, 0.25)}
     assert best == {"a": "late", "b": "focal"}
     assert "not measured on every split" in to_terminal(results_of(records))

@@ -5,8 +5,8 @@ import pytest
 
 from calibrant.metrics import ratio_of_means
 from studies.tables.compared import compared, ratios
-from studies.tables.ids import CROSSED, FORMER, OWN, RIVAL
 from studies.tables.page import RIVALS, SINGLE, make_report, to_terminal
+from studies.tables.peers import CROSSED, FORMER, OWN, RIVAL
 from studies.tables.sheets import cost_sheet
 from studies.tables.targets import cost_targets, interval, score_targets
 from tests.studies.cases import results_of, scored

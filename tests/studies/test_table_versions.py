@@ -2,9 +2,9 @@
 
 import pytest
 
-from studies.tables.ids import FORMER, OWN, RIVAL
+from studies.tables.compared import earlier, earlier_costs
 from studies.tables.page import make_report, to_terminal
-from studies.tables.versions import earlier, earlier_costs
+from studies.tables.peers import FORMER, OWN, RIVAL
 from tests.studies.cases import results_of, scored
 
 

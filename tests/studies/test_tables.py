@@ -95,14 +95,6 @@ def test_peers_equal_scikit_learn_and_models_are_trained_once(folder, monkeypatc
         assert record["seconds"] > 0
 
 
-def test_a_class_too_small_for_folds_fails_with_reason(tmp_path):
-    lines = (write_table(tmp_path / "t.csv")).read_text() + "0,0,red,lonely\n"
-    (tmp_path / "t.csv").write_text(lines)
-    record = run_peers("t", tmp_path / "t.csv", 0, ["sklearn-sigmoid"])[0]
-    assert record["nll"] is None
-    assert record["failure"]
-
-
 def test_a_table_that_became_unsuitable_takes_its_records_along(folder, tmp_path, short):
     given = {"data": folder, "seeds": 1, "methods": ["standard"], "out": tmp_path, "device": "cpu"}
     tables.STUDY.run(**given)

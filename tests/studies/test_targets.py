@@ -9,7 +9,7 @@ from calibrant.metrics import Estimate
 from studies.bo4sc import page, table1
 from studies.bo4sc.targets import bo4sc_targets, self_calibrated_targets
 from studies.common import words as report_words
-from studies.common.pooled import POOLED, chosen_methods
+from studies.common.synthetic import POOLED, chosen_methods
 from studies.common.verdicts import Case, at_least, difference, judge, mean, not_above, ratio
 from studies.tables.data import DEVELOPMENT
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from matplotlib import pyplot as plt
 
-from studies.bo4sc.weight_plots import MISCLASSIFIED, draw_weight_history, draw_weight_map
+from studies.bo4sc.figures import MISCLASSIFIED, draw_weight_history, draw_weight_map
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from calibrant.methods import METHODS, SelfCalibrated, Standard
 from studies.bo4sc import study as bo4sc
 from studies.tables import peers
 from studies.tables import study as tables
-from tests.studies.cases import TINY, eager, tiny_noise, write_table
+from tests.studies.cases import TINY, eager, write_table
 
 
 def reproduce(out, **options):
@@ -22,7 +22,7 @@ def reproduce(out, **options):
     torch.set_num_threads(1)
     with eager(), pytest.MonkeyPatch.context() as patch:
         known = {name: dataclasses.replace(METHODS[name], method=method) for name, method in TINY.items()}
-        patch.setattr("studies.common.pooled.METHODS", known)
+        patch.setattr("studies.common.synthetic.METHODS", known)
         patch.setattr("studies.bo4sc.figures.RELIABILITY_SET", "bac")
         settings, _ = bo4sc.chosen_settings()
         file = Path(out).with_suffix(".settings.json")
@@ -49,9 +49,3 @@ def bench(out, **options):
         patch.setitem(peers.BOOSTING, "max_iter", 5)
         names = [*own, "hgb"]
         tables.STUDY.run(**{"data": data, "seeds": 2, "methods": names, "out": out, "device": "cpu"} | options)
-
-
-def noise(out, **options):
-    """`python -m studies bench noise` on one set."""
-    torch.set_num_threads(1)
-    tiny_noise(out, sets=("bac",), **options)

@@ -37,7 +37,7 @@ group.
 **Weights.** The rules count rows, so risk and coverage are those of the distribution that the rows come from,
 regardless of the sample weights in training.
 
-``python -m studies bench guarantees`` measures how often the guarantees of rules and sets hold, on data with a known
+``python -m studies.guarantees`` measures how often the guarantees of rules and sets hold, on data with a known
 posterior.
 """
 
@@ -180,7 +180,7 @@ class SelectiveMixin(RejectMixin):
         The rule is fitted on out-of-fold probabilities. With probability ``level`` over training sets, the error rate
         of accepted predictions on new data is at most ``risk``, if the learner is stable and the classifier is no
         worse than the models that left out a fold. Every row counts once, whatever its sample weight in ``fit``. The
-        module :mod:`calibrant.estimators.selective` has the exact statement, and ``python -m studies bench guarantees``
+        module :mod:`calibrant.estimators.selective` has the exact statement, and ``python -m studies.guarantees``
         measures it. A rule fitted to a separate sample needs no such assumption:
         ``calibrant.selective.threshold_for_risk(clf.confidence(X), clf.predict(X) == y, risk)``.
 

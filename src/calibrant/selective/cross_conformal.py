@@ -18,7 +18,7 @@ about 1 − α (Section 5 there).
 of `conformal_rule` for the out-of-fold probabilities. A guarantee then needs an assumption, stability: the scores
 s(x, y) of the final classifier and of the fold models differ by at most ε, except with a small probability ν. Then
 {c : s(x, c) ≤ q + ε} has coverage 1 − α up to a term of order √ν (Section 5 there, for leave-one-out). The command
-`python -m studies bench guarantees` measures the coverage with q itself.
+`python -m studies.guarantees` measures the coverage with q itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A few hundred synthetic images in each of the published layouts."""
+"""A few hundred synthetic images in the published layouts."""
 
 import gzip
 import pickle
@@ -38,20 +38,6 @@ def write_pickles(folder: Path, classes: int) -> None:
         for name, own in zip(names, rows, strict=True):
             content = {b"data": planes(pixels[own]), key: labels[own].tolist(), b"batch_label": name.encode()}
             (inside / name).write_bytes(pickle.dumps(content, protocol=2))
-
-
-def write_binary(folder: Path, classes: int) -> None:
-    inside = folder / ("cifar-10-batches-bin" if classes == 10 else "cifar-100-binary")
-    inside.mkdir()
-    for part in COUNTS:
-        pixels, labels = draw(part, classes)
-        columns = [labels[:, None]] if classes == 10 else [labels[:, None] // 5, labels[:, None]]
-        records = np.concatenate([*columns, planes(pixels)], axis=1).astype(np.uint8)
-        if classes == 10 and part == "train":
-            for k, own in enumerate(np.array_split(records, 5), start=1):
-                own.tofile(inside / f"data_batch_{k}.bin")
-        else:
-            records.tofile(inside / (f"{part}.bin" if classes == 100 else "test_batch.bin"))
 
 
 def write_npz(folder: Path, name: str, classes: int, **shape) -> None:

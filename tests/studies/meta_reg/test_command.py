@@ -13,9 +13,9 @@ import pytest
 from studies.common.dry_run import state
 from studies.common.keys import make_key
 from studies.images import SOURCES
-from studies.images.sources import Archive
+from studies.images.published import Archive
 from studies.meta_reg import study
-from studies.meta_reg.plan import Setup, chosen_methods, known_methods
+from studies.meta_reg.plan import chosen_methods, known_methods
 from tests.studies.cases import invoke as run
 from tests.studies.images.cases import write_idx
 
@@ -154,7 +154,7 @@ def published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     site = tmp_path / "site"
     write_idx(site, "", True)
     files = [(path, hashlib.md5(path.read_bytes()).hexdigest()) for path in site.iterdir()]
-    archives = tuple(Archive((path.as_uri(),), md5, "fashion-mnist") for path, md5 in files)
+    archives = tuple(Archive(path.as_uri(), md5) for path, md5 in files)
     monkeypatch.setitem(SOURCES, "fashion-mnist", replace(SOURCES["fashion-mnist"], archives=archives))
     return site
 
@@ -189,8 +189,3 @@ def test_a_failed_download_is_a_sentence(published: Path, tmp_path: Path) -> Non
     assert done.exit_code == 1
     assert "could not be downloaded" in done.stderr
     assert "Traceback" not in done.output
-
-
-def test_the_data_folder_must_exist(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="--data must be an existing folder"):
-        Setup("cifar10", tmp_path / "none")

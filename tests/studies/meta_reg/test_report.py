@@ -12,12 +12,12 @@ from calibrant.plots.style import save_figure
 from calibrant.report import Results
 from studies.images import SHIFTS
 from studies.meta_reg import figures, measured_claims, tables, targets
-from studies.meta_reg.descriptions import describe
 from studies.meta_reg.groups import groups
 from studies.meta_reg.measures import BINS, DIAGRAMS, diagrams
 from studies.meta_reg.page import tell, to_terminal
 from studies.meta_reg.plan import QUICK, known_methods
 from studies.meta_reg.searched import searches, without_searches
+from studies.meta_reg.tables import describe
 from tests.studies.meta_reg.test_claims import made, record
 
 

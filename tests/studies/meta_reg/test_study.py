@@ -18,14 +18,13 @@ from calibrant.methods.catalogue import IMAGE_METHODS
 from calibrant.methods.core.results import Failed
 from studies.common.store import Store
 from studies.meta_reg import training as training_module
-from studies.meta_reg.curves import EpochCurve
 from studies.meta_reg.data import prepare
-from studies.meta_reg.docs import BEGIN, END, results_section, update
+from studies.meta_reg.docs import results_section
 from studies.meta_reg.measures import BINS, SCORES
 from studies.meta_reg.plan import NETWORK_VERSIONS, Setup, runs
-from studies.meta_reg.resuming import OutOfTime
 from studies.meta_reg.search import STUDY as SEARCH
 from studies.meta_reg.study import STUDY, ablate, reproduce
+from studies.meta_reg.training import EpochCurve, OutOfTime
 from tests.studies.cases import invoke
 from tests.studies.meta_reg.conftest import SMALL
 
@@ -97,22 +96,12 @@ def test_the_report_is_made_from_the_file_alone(finished: Path, tmp_path: Path) 
     }
 
 
-def test_the_results_section_is_replaced_and_the_rest_stays(finished: Path, tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(f"before\n{BEGIN}\nformer numbers\n{END}\nafter\n")
-    for _ in range(2):  # the second time replaces the first
-        update(page, [finished / "results.json"])
-    text = page.read_text()
-    assert text.startswith("before\n")
-    assert text.endswith(f"{END}\nafter\n")
-    assert "former numbers" not in text
+def test_the_results_section_has_targets_tables_and_numbers_of_runs(finished: Path) -> None:
+    text = results_section(STUDY.read([finished / "results.json"]))
     assert text.count("## Targets") == 1
-    assert "  - 2 seeds: `ce`, `ce-ts`, `flg-sece`, `recommended`\n" in text
+    assert "  - 2 seeds: `ce`, `ce-ts`, `flg-sece`, `recommended`\n" in f"{text}\n"
     assert "not yet measured" in text
     assert "4.81 ± 0.12" in text
-    page.write_text("nothing")
-    with pytest.raises(ValueError, match="no results section"):
-        update(page, [finished / "results.json"])
 
 
 def test_duplicate_runs_count_once_and_searches_have_own_tables(finished: Path) -> None:

@@ -1,10 +1,9 @@
-"""Tests of the simulated blood-alcohol data: formula, shape, and the posterior under measurement noise."""
+"""Tests of the simulated blood-alcohol data: its formula and its shape."""
 
 import numpy as np
 import pytest
 
-from calibrant.metrics import ece
-from studies.sets import BACConstants, bac, bac_level
+from studies.sets import bac, bac_level
 
 # sex (1 man), kg, units, minutes, meal
 MAN, WOMAN = [1, 80.0, 6, 90.0, 1], [0, 60.0, 2, 120.0, 0]
@@ -17,11 +16,8 @@ def test_the_formula_by_hand():
     assert [man, woman] == pytest.approx([0.1100690, 0.0317959], abs=1e-7)
 
 
-def test_a_level_is_never_negative_and_the_constants_count():
-    sober = [[1, 80.0, 1, 600.0, 0]]
-    assert bac_level(sober) == pytest.approx([0.0])
-    slow = BACConstants(rate=(0.0, 0.0))
-    assert bac_level(sober, slow) == pytest.approx([0.806 * 1.2 / (0.58 * 80)])
+def test_a_level_is_never_negative():
+    assert bac_level([[1, 80.0, 1, 600.0, 0]]) == pytest.approx([0.0])
 
 
 def test_the_marginals_are_those_of_the_public_set():
@@ -42,38 +38,16 @@ def test_the_marginals_are_those_of_the_public_set():
         assert (kg.mean(), kg.std()) == pytest.approx((kg_mean, kg_std), abs=0.25)
 
 
-def test_without_noise_the_labels_are_a_function_of_the_features():
+def test_the_labels_are_a_function_of_the_features():
     data = bac(2000, seed=1)
-    assert np.array_equal(data.labels, data.level > 0.08)
-    assert np.array_equal(data.measured, data.level)
+    assert np.array_equal(data.labels, bac_level(data.inputs) > 0.08)
     assert np.array_equal(data.posterior(data.inputs), np.eye(2)[data.labels])
     assert data.n_classes == 2
     assert [len(y) for _, y in data.split(700, 300, 1000)] == [700, 300, 1000]
 
 
-def test_the_threshold_moves_the_labels_and_nothing_else():
-    low, high = bac(500, seed=2, threshold=0.02), bac(500, seed=2, threshold=0.2)
-    assert np.array_equal(low.inputs, high.inputs)
-    assert low.labels.mean() > 0.9
-    assert high.labels.mean() < 0.1
-
-
-def test_the_posterior_under_noise_against_simulation():
-    """The same people measured again 40,000 times: the share over the threshold is the posterior."""
-    data = bac(6, seed=3, noise=0.03)
-    errors = np.random.default_rng(0).normal(0, 0.03, (40_000, 6))
-    assert data.posterior(data.inputs)[:, 1] == pytest.approx((data.level + errors > 0.08).mean(0), abs=0.01)
-    many = bac(40_000, seed=4, noise=0.03)
-    posterior = many.posterior(many.inputs)
-    assert posterior.sum(1) == pytest.approx(1.0)
-    assert ece(posterior, many.labels) < 0.008
-    assert np.array_equal(many.labels, many.measured > 0.08)
-
-
 def test_impossible_arguments_are_refused():
     with pytest.raises(ValueError, match="at least 1"):
         bac(0, seed=0)
-    with pytest.raises(ValueError, match="must not be negative"):
-        bac(5, seed=0, noise=-0.1)
     with pytest.raises(ValueError, match="rows of sex, weight"):
         bac_level(np.zeros((3, 4)))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from calibrant.bilevel.callbacks.base import Callback
 from calibrant.bilevel.gradients.dynamics import State
-from calibrant.bilevel.problem.evaluation import outer_loss_of_all
+from calibrant.bilevel.problem.evaluation import outer_loss_of_all, val_batches
 from calibrant.bilevel.running.finite import NonFiniteError
 from calibrant.bilevel.running.run import Run
 from calibrant.data.streams.batch import Batch
@@ -67,7 +67,7 @@ class EarlyStopping(Callback):
         if run.step == 0:
             self.best = self.best_step = self._best_state = self._best_phi = None
         if self.criterion == self._outer_loss:  # all validation data, the same in every evaluation
-            self._batches = run.problem.val_batches()
+            self._batches = val_batches(run.problem)
 
     def on_step(self, run: Run) -> None:
         if run.step % self.every:

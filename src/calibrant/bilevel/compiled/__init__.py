@@ -5,7 +5,6 @@ results. The rest of :mod:`calibrant.bilevel` imports only the names below.
 
 * :class:`TracedDerivatives` records the operations of a step once and replays them (``compile="trace"`` and
   ``"inductor"``).
-* :class:`Trainer` takes the steps that are not differentiated in place, with torch's own layers.
 * :class:`Replay` records whole outer steps of a single problem as CUDA graphs (``compile="inductor"`` on a GPU, and
   ``"graphs"`` for plain training there).
 
@@ -19,6 +18,5 @@ with their purpose, and a test checks that each of them exists.
 
 from calibrant.bilevel.compiled.cuda_graphs import Replay, can_replay
 from calibrant.bilevel.compiled.traced_derivatives import Compiler, TracedDerivatives
-from calibrant.bilevel.running.trainer import Trainer
 
-__all__ = ["Compiler", "Replay", "TracedDerivatives", "Trainer", "can_replay"]
+__all__ = ["Compiler", "Replay", "TracedDerivatives", "can_replay"]

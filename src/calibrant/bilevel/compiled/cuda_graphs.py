@@ -27,12 +27,12 @@ from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
 from calibrant.base.warning import warn
-from calibrant.bilevel.gradients.dynamics import Dynamics
 from calibrant.bilevel.gradients.hypergradients import HypergradientInput, HypergradientResult, Plain
 from calibrant.bilevel.gradients.loss_derivatives import seeded
 from calibrant.bilevel.optimizers import SGD, Adam, AdamW, Linearization, Moments, Optimizer
 from calibrant.bilevel.problem.bilevel import INNER_NOISE
 from calibrant.bilevel.running.outer_step import StepOutcome, compute_outcome
+from calibrant.bilevel.running.trainer import Trainer
 from calibrant.data.streams.batch import Batch
 from calibrant.data.streams.loaders import LoaderStream
 from calibrant.models.functional.pure_layers import MaskedDropout
@@ -207,8 +207,9 @@ def _with(optimizer: Any, **values: Any) -> Any:
 
 def can_replay(run: Run, compile: str | None) -> bool:
     """Whether the outer steps of ``run`` can be recorded."""
-    trainer, inner, outer = run.dynamics.trainer, run.dynamics.optimizer, run.outer_optimizer
-    if trainer is None or not run.state.params.is_cuda or type(inner) not in _KNOWN or inner.groups:
+    inner, outer = run.dynamics.optimizer, run.outer_optimizer
+    in_place = isinstance(run.dynamics, Trainer)
+    if not in_place or not run.state.params.is_cuda or type(inner) not in _KNOWN or inner.groups:
         return False
     if compile == "graphs":
         return isinstance(run.hypergradient, Plain) and run.outer_steps >= LEAST_STEPS
@@ -242,8 +243,8 @@ class Replay:
 
     def __init__(self, run: Run, *, record: bool = True, masks: bool = True) -> None:
         self.run, self.record, self.masks = run, record, masks
-        trainer = run.dynamics.trainer
-        assert trainer is not None
+        trainer = run.dynamics
+        assert isinstance(trainer, Trainer)
         self.trainer = trainer
         self._pool = torch.cuda.graph_pool_handle() if record and not masks else None
         self._numbers_in_python = _plain_attributes(trainer.module)
@@ -346,7 +347,7 @@ class _Step:
         mover = None if run.outer_optimizer is None else Timed(base=run.outer_optimizer, clock=Clock(outer))
         with trainer.in_place(timed):
             hypergradient_input = HypergradientInput(
-                Dynamics(run.dynamics.derivatives, timed, trainer),
+                trainer,
                 run.outer_derivatives,
                 lambda step: batches[step],
                 batches[self.steps] if len(batches) > self.steps else None,

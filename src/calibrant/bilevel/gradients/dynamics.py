@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,10 +12,6 @@ from torch import Tensor
 from calibrant.bilevel.gradients.loss_derivatives import Gradient, LossDerivatives, tensor_bytes
 from calibrant.bilevel.optimizers import Linearization, Moments, Optimizer
 from calibrant.data.streams.batch import Batch, Tensors
-
-if TYPE_CHECKING:
-    from calibrant.bilevel.compiled import Trainer
-
 
 Draws = Callable[[int], Batch]
 
@@ -59,6 +55,9 @@ def named(tensors: Mapping[str, Any], prefix: str) -> dict[str, Any]:
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
+Look = Callable[[State, Batch], None]
+
+
 class Cotangent(NamedTuple):
     """The adjoint of a state. ``buffers`` contains only buffers through which gradient flows."""
 
@@ -75,25 +74,28 @@ class Recorded(NamedTuple):
 
 
 class Dynamics:
-    """Training as a map, made of an inner loss and an optimiser.
+    """Training as a map, made of an inner loss and an optimiser."""
 
-    ``trainer`` takes the steps that are not differentiated in place. Without one, they are steps of the map as well.
-    """
-
-    def __init__(self, derivatives: LossDerivatives, optimizer: Optimizer, trainer: Trainer | None = None) -> None:
-        self.derivatives, self.optimizer, self.trainer = derivatives, optimizer, trainer
+    def __init__(self, derivatives: LossDerivatives, optimizer: Optimizer) -> None:
+        self.derivatives, self.optimizer = derivatives, optimizer
 
     def start(self, params: Tensor, buffers: Tensors) -> State:
         """The state before the first step."""
         return State(params, self.optimizer.init(params), buffers, 0)
 
-    def train(self, state: State, phi: Tensor, draws: Draws, steps: int) -> tuple[State, list[Tensor]]:
-        """Take ``steps`` training steps. Returns the state after them and the loss before each step."""
-        if self.trainer is not None and steps > 0:
-            return self.trainer.train(state, phi, draws, steps)
+    def train(
+        self, state: State, phi: Tensor, draws: Draws, steps: int, look: Look | None = None
+    ) -> tuple[State, list[Tensor]]:
+        """Take ``steps`` training steps. Returns the state after them and the loss before each step.
+
+        ``look(state, batch)`` is called before each step.
+        """
         losses = []
         for _ in range(steps):
-            state, loss = self.advance(state, phi, draws(state.step))
+            batch = draws(state.step)
+            if look is not None:
+                look(state, batch)
+            state, loss = self.advance(state, phi, batch)
             losses.append(loss)
         return state, losses
 

@@ -36,7 +36,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from numbers import Integral
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -89,12 +89,11 @@ class HypergradientResult(NamedTuple):
 class Hypergradient:
     """Base class of the hypergradients, with ``steps`` inner steps per outer step."""
 
+    moves: ClassVar[bool] = True
+    """Whether φ moves."""
+    direct: ClassVar[bool] = False
+    """Whether only ∂F/∂φ is computed, as if training did not depend on φ."""
     steps: int = 1
-
-    @property
-    def moves(self) -> bool:
-        """Whether φ moves."""
-        return True
 
     @property
     def lookahead(self) -> bool:
@@ -104,11 +103,6 @@ class Hypergradient:
     @property
     def of_head(self) -> bool:
         """Whether only the last layer is differentiated."""
-        return False
-
-    @property
-    def direct(self) -> bool:
-        """Whether only ∂F/∂φ is computed, as if training did not depend on φ."""
         return False
 
     @property
@@ -136,27 +130,19 @@ class Hypergradient:
 
     def train(self, inputs: HypergradientInput, state: State, phi: Tensor, steps: int) -> tuple[State, list[Tensor]]:
         """Take ordinary training steps. Returns the state after them and the loss before each step."""
-        dynamics, memory = inputs.dynamics, inputs.head.memory
-        if not memory.size or steps == 0:
-            return dynamics.train(state, phi, inputs.draws, steps)
-        if dynamics.trainer is not None:
-            return dynamics.trainer.train(state, phi, inputs.draws, steps, memory)
-        losses = []
-        for _ in range(steps):
-            batch = inputs.draws(state.step)
-            memory.add(batch, inputs.head.see(state, batch).features)
-            state, loss = dynamics.advance(state, phi, batch)
-            losses.append(loss)
-        return state, losses
+        head = inputs.head
+
+        def look(state: State, batch: Batch) -> None:
+            head.memory.add(batch, head.see(state, batch).features)
+
+        return inputs.dynamics.train(state, phi, inputs.draws, steps, look if head.memory.size else None)
 
 
 @dataclass(frozen=True)
 class Plain(Hypergradient):
     """No hypergradient: ordinary training with φ fixed. The outer loss is not evaluated."""
 
-    @property
-    def moves(self) -> bool:
-        return False
+    moves: ClassVar[bool] = False
 
     def __call__(self, inputs: HypergradientInput, start: State, phi: Tensor) -> HypergradientResult:
         state, losses = self.train(inputs, start, phi, self.steps)

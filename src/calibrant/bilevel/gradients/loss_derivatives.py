@@ -21,35 +21,18 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from calibrant.data.streams.batch import Batch, Tensors
+from calibrant.data.streams.batch import Batch, Tensors, tensors_of
 from calibrant.models.functional.global_state import seeded_generators
-
-
-def live_bytes(make: Callable[[], object], device: torch.device) -> int:
-    """Bytes that ``make()`` allocates on ``device`` and that its result keeps alive."""
-    if device.type == "cuda":
-        make()  # libraries allocate their workspaces in the first call
-        before = torch.cuda.memory_allocated(device)
-        kept = make()
-        held = torch.cuda.memory_allocated(device) - before
-    else:
-        with Allocations() as seen:
-            kept = make()
-        held = seen.alive()
-    del kept
-    return held
 
 
 def tensor_bytes(tree: Any, beside: Any = ()) -> int:
@@ -57,36 +40,14 @@ def tensor_bytes(tree: Any, beside: Any = ()) -> int:
 
     Shared storage counts once, and storage of the tensors in ``beside`` does not count.
     """
-    counted = {ref.cdata for ref, _ in _storages(pytree.tree_leaves(beside))}
-    return sum(
-        {ref.cdata: size for ref, size in _storages(pytree.tree_leaves(tree)) if ref.cdata not in counted}.values()
-    )
+    counted = _storages(beside)
+    return sum(size for place, size in _storages(tree).items() if place not in counted)
 
 
-class Allocations(TorchDispatchMode):
-    """Records the storage of every tensor that is made inside the block, without keeping it alive."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: dict[int, tuple[StorageWeakRef, int]] = {}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        argument_storages = {ref.cdata for ref, _ in _storages(pytree.tree_leaves((args, kwargs)))}
-        output = func(*args, **kwargs)
-        for ref, size in _storages(pytree.tree_leaves(output)):
-            if ref.cdata not in argument_storages:  # a view or an operation in place allocates nothing
-                self.seen[ref.cdata] = ref, size
-        return output
-
-    def alive(self) -> int:
-        """The bytes that have not been freed."""
-        return sum(size for ref, size in self.seen.values() if not ref.expired())
-
-
-def _storages(leaves: Iterable[Any]) -> list[tuple[StorageWeakRef, int]]:
-    storages = [leaf.untyped_storage() for leaf in leaves if isinstance(leaf, Tensor)]
-    return [(StorageWeakRef(storage), storage.nbytes()) for storage in storages]
+def _storages(tree: Any) -> dict[int, int]:
+    """The places of the tensors' storages in memory, and their sizes."""
+    storages = [leaf.untyped_storage() for leaf in tensors_of(tree)]
+    return {storage.data_ptr(): storage.nbytes() for storage in storages}
 
 
 _DETACH = (Tensor.detach, torch.detach, Tensor.data.__get__)  # type: ignore[attr-defined]
@@ -319,7 +280,16 @@ class LossDerivatives:
 
     def measure(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> int:
         """The bytes that one kept graph holds in addition to its inputs."""
-        return live_bytes(lambda: self.linearize(params, buffers, phi, batch), params.device)
+        saved: list[Tensor] = []
+
+        def keep(tensor: Tensor) -> Tensor:
+            saved.append(tensor.detach())
+            return saved[-1]
+
+        with saved_tensors_hooks(keep, _unchanged):
+            kept = self.linearize(params, buffers, phi, batch)
+        given = params, buffers, phi, batch._replace(seed=None)
+        return tensor_bytes((saved, kept.loss, kept.grad, kept.buffers), beside=given)
 
     def gradients(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> FullGradient:
         """First derivatives in parameters, outer variables and buffers: the ∇f of Eq. (8) of the first paper."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -119,9 +120,7 @@ class Direct(Hypergradient):
     network without a graph.
     """
 
-    @property
-    def direct(self) -> bool:
-        return True
+    direct: ClassVar[bool] = True
 
     def __call__(self, inputs: HypergradientInput, start: State, phi: Tensor) -> HypergradientResult:
         state, losses = self.train(inputs, start, phi, self.steps)
@@ -133,7 +132,7 @@ class Direct(Hypergradient):
 class Feedback(Hypergradient):
     """Feedback instead of a gradient: φ moves in proportion to the outer loss, like an integral controller.
 
-    The outer loss is a signed quantity that φ should bring to zero, such as :func:`confidence_gap_loss`, the mean
+    The outer loss is a signed quantity that φ should bring to zero, such as :class:`confidence_gap_loss`, the mean
     confidence minus the accuracy on held-out data. Every entry of φ gets ``−F`` as its gradient, so ``SGD(k)`` as outer
     optimiser computes ``φ ← φ + k·F``. This is the simplest baseline for a learned φ.
     """

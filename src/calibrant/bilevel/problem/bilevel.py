@@ -292,10 +292,6 @@ class Bilevel:
             self._loss_checks["outer_draws"] = check_outer_loss(self, masked)
         return self.with_noise(batch, step, OUTER_NOISE, self._loss_checks["outer_draws"])
 
-    def val_batches(self) -> list[Batch]:
-        """All validation data, in the batches of the first outer steps."""
-        return [self.val_batch(step) for step in range(1 if self.val is None else self.val.batches)]
-
     def with_noise(self, batch: Batch, step: int, purpose: int, stochastic: bool) -> Batch:
         """A batch with the dropout masks of a step, and with a seed if the loss itself draws random numbers."""
         masked = self.view.dropouts and (purpose == INNER_NOISE or self.outer_mode == "train")

@@ -45,6 +45,11 @@ def _of_one_shape(parts: Sequence[Any]) -> bool:
     return len({tuple(t.shape[1:] for t in tensors_of(part)) for part in parts}) == 1
 
 
+def val_batches(problem: Bilevel | Population) -> list[Batch]:
+    """All validation data, in the batches of the first outer steps."""
+    return [problem.val_batch(step) for step in range(1 if problem.val is None else problem.val.batches)]
+
+
 def outer_loss_of_all(
     problem: Bilevel | Population, params: Tensor, buffers: Tensors, phi: Tensor, batches: Sequence[Batch]
 ) -> Tensor:
@@ -90,7 +95,7 @@ class pooled:
         for member, problem in enumerate(run.problem.problems):
             state = run.state.member(member) if run.is_population else run.state
             net = problem.view.bind(state.params, state.buffers, train=False, autocast=problem.autocast)
-            batches = problem.val_batches()
+            batches = val_batches(problem)
             with torch.no_grad():
                 logits = torch.cat([net.logits(batch.inputs) for batch in batches])
                 values.append(self.function(logits, torch.cat([batch.targets for batch in batches])))

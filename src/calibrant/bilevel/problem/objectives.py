@@ -29,8 +29,8 @@ UserLoss = Callable[[Network, Any, Batch], Tensor]
 
 
 @dataclass(frozen=True)
-class Composed:
-    """An inner objective: a per-sample loss with the hooks of an :class:`OuterVariable`."""
+class composed:
+    """The usual inner objective: a per-sample loss, averaged, with the hooks of an :class:`OuterVariable`."""
 
     loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy
 
@@ -49,24 +49,14 @@ class Composed:
 
 
 @dataclass(frozen=True)
-class Averaged:
-    """An outer objective: the mean of a per-sample loss, plus the outer variable's prior."""
+class averaged:
+    """The usual outer objective: a per-sample loss, averaged, plus the outer variable's prior."""
 
     loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy
 
     def __call__(self, net: Network, variables: Any, batch: Batch) -> Tensor:
         losses = self.loss(net.logits(batch.inputs), batch.targets)
         return add_prior(batch.weighted(losses).mean(), variables)
-
-
-def composed(loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy) -> UserLoss:
-    """The usual inner objective: a per-sample loss, averaged, with the hooks of an :class:`OuterVariable`."""
-    return Composed(loss)
-
-
-def averaged(loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy) -> UserLoss:
-    """The usual outer objective: a per-sample loss, averaged, plus the outer variable's prior."""
-    return Averaged(loss)
 
 
 DEFAULT_INNER_LOSS = composed()
@@ -89,7 +79,7 @@ def nll_loss() -> UserLoss:
 
 def brier_loss() -> UserLoss:
     """The Brier score, ``Σ_c (p_c − t_c)²``."""
-    return _BRIER
+    return averaged(brier)
 
 
 def sece_loss(
@@ -117,11 +107,6 @@ def dece_loss(
     return BesideCrossEntropy(dece, _strength(strength), settings)
 
 
-def confidence_gap_loss() -> UserLoss:
-    """Mean confidence minus accuracy, with its sign, for :class:`calibrant.bilevel.Feedback`."""
-    return ConfidenceGap()
-
-
 OUTER_LOSSES: dict[str, Callable[..., UserLoss]] = {
     "bce": bce_loss,
     "nll": nll_loss,
@@ -129,8 +114,6 @@ OUTER_LOSSES: dict[str, Callable[..., UserLoss]] = {
     "sece": sece_loss,
     "dece": dece_loss,
 }
-
-_BRIER = averaged(brier)
 
 
 @dataclass(frozen=True)
@@ -146,8 +129,8 @@ class ConfidenceBCE:
 
 
 @dataclass(frozen=True)
-class ConfidenceGap:
-    """See :func:`confidence_gap_loss`."""
+class confidence_gap_loss:
+    """Mean confidence minus accuracy, with its sign, for :class:`calibrant.bilevel.Feedback`."""
 
     def __call__(self, net: Network, variables: Any, batch: Batch) -> Tensor:
         confidence, right = confidence_and_right(net.logits(batch.inputs), batch.targets)

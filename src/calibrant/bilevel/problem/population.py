@@ -197,10 +197,6 @@ class Population:
             raise ValueError(NO_VALIDATION_DATA)
         return self.val.batch(step)
 
-    def val_batches(self) -> list[Batch]:
-        """All validation data, in the batches of the first outer steps."""
-        return [self.val_batch(step) for step in range(1 if self.val is None else self.val.batches)]
-
 
 def why_not_vectorised(problems: Sequence[Bilevel]) -> str | None:
     """Why the first training step of problems cannot be computed as one population; None if it can."""

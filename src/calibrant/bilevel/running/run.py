@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
-from calibrant.bilevel.compiled import Compiler, Replay, TracedDerivatives, Trainer, can_replay
+from calibrant.bilevel.compiled import Compiler, Replay, TracedDerivatives, can_replay
 from calibrant.bilevel.gradients import hypergradients as hg
 from calibrant.bilevel.gradients.dynamics import Dynamics, State
 from calibrant.bilevel.gradients.head import NOT_OF_FEATURES, HeadLosses, is_of_features
@@ -20,6 +21,7 @@ from calibrant.bilevel.problem.bilevel import Bilevel
 from calibrant.bilevel.problem.population import Population
 from calibrant.bilevel.running.checkpoints import fingerprint
 from calibrant.bilevel.running.finite import DeferredFiniteCheck
+from calibrant.bilevel.running.trainer import Trainer
 from calibrant.data.streams.batch import Batch
 
 if TYPE_CHECKING:
@@ -55,11 +57,10 @@ class Run:
         self.first_move = math.ceil(start * self.outer_steps)
         names = problem.view.differentiable_buffers
         inner_optimizer = inner_optimizer.bound(problem.view.weight_mask, problem.view.spread)
-        trainer = None
-        if isinstance(problem, Bilevel) and compile != "trace" and (hypergradient.trains or start):
-            trainer = Trainer(problem, inner_optimizer, compile=compile == "inductor")
         inner = _derivatives(problem.inner, names, compile, detaches=problem.detaches)
-        self.dynamics = Dynamics(inner, inner_optimizer, trainer)
+        self.dynamics, trainer = Dynamics(inner, inner_optimizer), None
+        if isinstance(problem, Bilevel) and compile != "trace" and (hypergradient.trains or start):
+            self.dynamics = trainer = Trainer(problem, inner, inner_optimizer, compile=compile == "inductor")
         self.head = HeadLosses(problem, trainer, hypergradient.remembers)
         if hypergradient.of_head and not is_of_features(problem.template):
             raise ValueError(f"{hypergradient!r} cannot be used: {NOT_OF_FEATURES}")
@@ -135,16 +136,13 @@ class Run:
             return new
         if not self.is_population:
             return old
-        if isinstance(new, Tensor):
-            return torch.where(mask.to(new.device).view(-1, *[1] * (new.dim() - 1)), new, old)
-        if isinstance(new, State):
-            return State(
-                self.select(mask, new.params, old.params),
-                self.select(mask, new.moments, old.moments),
-                {k: self.select(mask, b, old.buffers[k]) for k, b in new.buffers.items()},
-                new.step,
-            )
-        return tuple(self.select(mask, n, o) for n, o in zip(new, old, strict=True))
+
+        def chosen(fresh: Any, stale: Any) -> Any:
+            if not isinstance(fresh, Tensor):
+                return fresh
+            return torch.where(mask.to(fresh.device).view(-1, *[1] * (fresh.dim() - 1)), fresh, stale)
+
+        return pytree.tree_map(chosen, new, old)
 
     def pool(self, values: Tensor, counts: Tensor) -> Tensor:
         """The mean over each tied group, of the members in ``counts``. Without ties, the values themselves."""

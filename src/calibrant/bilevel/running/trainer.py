@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from calibrant.bilevel.gradients.dynamics import Draws, State
-from calibrant.bilevel.gradients.head import FeatureMemory
-from calibrant.bilevel.gradients.loss_derivatives import seeded
+from calibrant.bilevel.gradients.dynamics import Draws, Dynamics, Look, State
+from calibrant.bilevel.gradients.loss_derivatives import LossDerivatives, seeded
 from calibrant.bilevel.optimizers import Optimizer
 from calibrant.data.streams.batch import Batch, Tensors, map_tensors
 from calibrant.models.functional.heads import Head, divide
@@ -31,21 +30,26 @@ if TYPE_CHECKING:
     from calibrant.bilevel.problem.bilevel import Bilevel
 
 
-class Trainer:
-    """A working copy of a problem's network, trained in place by ``optimizer``.
+class Trainer(Dynamics):
+    """Training as a map. A working copy of the network takes the steps that are not differentiated, in place.
 
     Parameters
     ----------
     problem : Bilevel
         A single problem, not a population.
+    derivatives : LossDerivatives
+        Those of the inner loss.
     optimizer : Optimizer
         The inner optimiser.
     compile : bool
         Run the module under ``torch.compile``.
     """
 
-    def __init__(self, problem: Bilevel, optimizer: Optimizer, *, compile: bool = False) -> None:
-        self.problem, self.optimizer, self.compile = problem, optimizer, compile
+    def __init__(
+        self, problem: Bilevel, derivatives: LossDerivatives, optimizer: Optimizer, *, compile: bool = False
+    ) -> None:
+        super().__init__(derivatives, optimizer)
+        self.problem, self.compile = problem, compile
         view = problem.view
         self.module = view.working_copy()
         self.params = view.initial()
@@ -69,21 +73,20 @@ class Trainer:
         self._begun: tuple[State, Tensor] | None = None
 
     def train(
-        self, state: State, phi: Tensor, draws: Draws, steps: int, memory: FeatureMemory | None = None
+        self, state: State, phi: Tensor, draws: Draws, steps: int, look: Look | None = None
     ) -> tuple[State, list[Tensor]]:
-        """Take ``steps`` training steps from ``state``. Returns the state after them and the loss before each step.
-
-        The features of the batches are added to ``memory``, if it is given.
-        """
-        begun, self._begun = self._begun, None
-        features = begun[1] if begun is not None and begun[0] is state else None
+        if not steps:
+            return state, []
+        features = self._take_begun(state)
         if features is None:
             self.load(state)
         losses = []
         for step in range(state.step, state.step + steps):
             batch = draws(step)
-            if memory is not None and features is None:
-                features = self._features(batch)
+            if look is not None:
+                present = self.live(step)
+                look(present, batch)
+                features = self._take_begun(present)
             try:
                 losses.append(self._step(phi, batch, step + 1, features))
             except RuntimeError as error:  # gradients of the parameters alone
@@ -92,8 +95,6 @@ class Trainer:
                 self._targets, self._last = None, None
                 self.load(state)
                 losses.append(self._step(phi, batch, step + 1, None))
-            if memory is not None and features is not None:
-                memory.add(batch, features.detach())
             features = None
         return self.hand_out(state.step + steps), losses
 
@@ -116,16 +117,17 @@ class Trainer:
         Buffers are updated as in the step itself, so the outer loss can be evaluated before the step is finished.
         """
         self.load(state)
-        features = self._features(batch)
+        self._set_mode(train=True)
+        with seeded(batch.seed, self.params), torch.enable_grad():
+            features = WorkingNetwork(self, batch.noise).features(batch.inputs)
         self._begun = state, features
         self._last = None  # the buffers have moved
         return features.detach()
 
-    def _features(self, batch: Batch) -> Tensor:
-        """The features of a training batch, with their graph."""
-        self._set_mode(train=True)
-        with seeded(batch.seed, self.params), torch.enable_grad():
-            return WorkingNetwork(self, batch.noise).features(batch.inputs)
+    def _take_begun(self, state: State) -> Tensor | None:
+        """The features of the next step's batch, if :meth:`begin` was called with this state."""
+        begun, self._begun = self._begun, None
+        return begun[1] if begun is not None and begun[0] is state else None
 
     @contextlib.contextmanager
     def evaluating(self, batch: Batch, *, train: bool) -> Iterator[WorkingNetwork]:

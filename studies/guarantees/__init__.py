@@ -1,1 +1,0 @@
-"""Experiment on the guarantees of rejection rules and prediction sets (`python -m studies bench guarantees`)."""
