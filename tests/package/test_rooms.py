@@ -45,7 +45,7 @@ CEILINGS = {
     "export": 400,
     "integrations": 300,
     "losses": 550,
-    "methods": 4_150,
+    "methods": 4_100,
     "metrics": 1_700,
     "models": 1_250,
     "plots": 700,
