@@ -10,7 +10,7 @@ from posthoc_cases import NAMES, fitted, overconfident
 from safetensors import safe_open
 from sklearn.exceptions import NotFittedError
 
-from calibrant.base.container import read_arrays, read_content, write_container
+from calibrant.base.files import read_arrays, read_content, write_container
 from calibrant.posthoc import CalibratedModel, Temperature, Vector, load_calibrator, save_calibrator
 
 
