@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 
 from calibrant import SelfCalibratedClassifier, evaluate
 from calibrant.base.locks import try_lock
-from calibrant.base.words import count, duration, listed
 from calibrant.cli import commands
 from calibrant.data import TableEncoder
 from calibrant.data.columns.encoder import EncodedTable
@@ -506,9 +505,3 @@ def test_free_text_is_learned_from_named_and_predicted(quick, tmp_path):
     assert done.exit_code == 0, done.output
     assert "Note: Column 'title' has no text" in done.stderr
     assert "Column 'wine' has no text" not in done.stderr
-
-
-def test_words():
-    assert (count(1, "row"), count(2000, "row")) == ("1 row", "2,000 rows")
-    assert listed(range(5), 3) == "0, 1, 2 and 2 more"
-    assert duration(90) == "1 min 30 s"
