@@ -33,7 +33,7 @@ import calibrant
 from calibrant import bilevel, losses, methods, metrics, posthoc, selective
 
 CLASSES, COLUMNS = 3, 4
-STORED = Path(__file__).parent / "saved"
+STORED = Path(__file__).parent / "base"
 SECTIONS = {}
 
 
@@ -348,7 +348,7 @@ def engine():
 @section
 def stored_files():
     """The answers of stored models of all versions of the format."""
-    from tests.saved.test_samples import SAMPLES, answers
+    from tests.base.test_samples import SAMPLES, answers
 
     return {path.stem: attempt(lambda path=path: answers(path)[0]) for path in SAMPLES}
 

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from calibrant.base.container import write_container
+from calibrant.base.files import write_container
 from calibrant.bilevel import (
     L2,
     SGD,

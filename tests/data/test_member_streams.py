@@ -46,7 +46,7 @@ def test_stacking_refuses_problems_of_another_kind(other, sentence):
 
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize("shared", [False, True])
-def test_gathered_mini_batches_are_those_of_the_members(shared, drop_last):
+def test_mini_batches_are_those_of_the_members(shared, drop_last):
     """Rows, names and weights belong to each member, or are shared by all."""
     generator = torch.Generator().manual_seed(0)
 

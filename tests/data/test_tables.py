@@ -84,12 +84,6 @@ def test_question_marks_are_missing_values(tmp_path):
     np.testing.assert_array_equal(read_table(tmp_path / "t.csv").columns["x"], [1, np.nan, 3])
 
 
-def test_columns_are_read_without_labels(tmp_path):
-    (tmp_path / "t.csv").write_text("a,b\n1,x\n2,y\n")
-    columns = read_columns(tmp_path / "t.csv")
-    assert {name: column.tolist() for name, column in columns.items()} == {"a": [1, 2], "b": ["x", "y"]}
-
-
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
@@ -137,13 +131,6 @@ def test_separators_behind_the_last_value_are_read_past(first, second, tmp_path)
     table = read_table(tmp_path / "t.csv")
     assert {name: column.tolist() for name, column in table.columns.items()} == {"a": [1, 3], "b": [2, 4]}
     assert table.labels.tolist() == ["x", "y"]
-
-
-@pytest.mark.parametrize("mark", [",", ";", "\t", "|"])
-def test_codes_with_leading_zeros_stay_text_between_all_separators(mark, tmp_path):
-    lines = [("a", "code", "y"), ("1", "007", "0"), ("2", "012", "1")]
-    (tmp_path / "t.csv").write_text("\n".join(map(mark.join, lines)) + "\n")
-    assert read_table(tmp_path / "t.csv").columns["code"].tolist() == ["007", "012"]
 
 
 def test_codes_with_leading_zeros_stay_text_in_every_file(tmp_path):

@@ -17,7 +17,6 @@ from .pages import DOCS, ROOT, blocks, run
 PACKAGE = ROOT / "src" / "calibrant"
 ELSEWHERE = {
     "images": "tests/data/vision/test_page.py writes the image files that the page reads",
-    "own-models": "tests/test_own_models_docs.py runs the page",
     "train": "tests/tables/test_train.py writes the table that the page reads",
 }
 PAGES = [ROOT / "README.md", *sorted(p for p in DOCS.glob("*.md") if blocks(p) and p.stem not in ELSEWHERE)]

@@ -15,9 +15,9 @@ from sklearn.metrics import roc_auc_score
 
 import calibrant
 from calibrant import BO4SCClassifier, SelfCalibratedClassifier
-from calibrant.base.container import read_arrays, read_content, write_container
+from calibrant.base.files import read_arrays, read_content, write_container
 from calibrant.estimators import bo4sc, load_classifier, self_calibrated
-from calibrant.estimators.rejection import reaches, withhold
+from calibrant.estimators.selective import reaches, withhold
 from tests.estimators.cases import QUICK, three_classes
 
 each = pytest.mark.parametrize("quick", QUICK.values(), ids=QUICK)

@@ -4,29 +4,32 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import replace
+from dataclasses import astuple, replace
 
 import numpy as np
 import onnxruntime
 import pandas as pd
 import pytest
 import torch
+from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 
 import calibrant
 from calibrant import BO4SCClassifier, SelfCalibratedClassifier, methods
+from calibrant.estimators import load_classifier
 from calibrant.export import graph, to_onnx
-from calibrant.export.members import scaled
-from calibrant.methods.blend import Blend
+from calibrant.export.networks import scaled
+from calibrant.methods.blend import KINDS, Blend
 from calibrant.methods.confidence import Mapped
 from calibrant.pool.boosted_trees import StoredBoosted
 from calibrant.pool.extra_trees import ExtraTrees
+from calibrant.pool.linear_member import Line, Linear
 from calibrant.pool.pool import Pool
 from calibrant.pool.pool_members import Rows
+from tests.base.test_samples import HERE, load
 from tests.methods.test_confidence_map import moved
-from tests.saved.test_samples import HERE, load
 
 QUICK = {"epochs": 10, "learning_rate": 0.05, "random_state": 0}
 
@@ -115,6 +118,31 @@ def test_a_pool_that_knows_nothing_answers_with_the_frequencies(tmp_path):
     _, probs = session(tmp_path / "model.onnx").run(None, {"X": X})
     np.testing.assert_allclose(probs, np.tile([[0.2, 0.3, 0.5]], (9, 1)) * 0.9 + 0.1 / 3, rtol=0, atol=1e-5)
     np.testing.assert_allclose(probs, classifier.predict_proba(X), rtol=0, atol=1e-5)
+
+
+class OwnLine(Line):
+    """A model of another class than those of the package's own members."""
+
+
+class OwnKind(Linear):
+    model = OwnLine
+
+    def mean(self, models):
+        return OwnLine(*astuple(super().mean(models)))
+
+
+def test_a_new_member_needs_one_row_of_the_table(tmp_path, monkeypatch):
+    """It is trained, checked, stored and exported without another list."""
+    monkeypatch.setitem(KINDS, "own", OwnKind())
+    X, y = numbers()
+    fitted = clone(CASES["pool"]).set_params(members=("network", "own")).fit(X, y)
+    assert fitted.members_ == ("network", "own")
+    fitted.save(tmp_path / "model.calibrant")
+    loaded = load_classifier(tmp_path / "model.calibrant")
+    assert type(loaded.model_.others["own"]) is OwnLine
+    to_onnx(loaded, tmp_path / "model.onnx", dtype="float64")
+    _, probs = session(tmp_path / "model.onnx").run(None, {"X": X})
+    np.testing.assert_allclose(probs, fitted.predict_proba(X), rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("file", ["version-5-self", "version-5-frame", "version-5-bo4sc"])

@@ -37,15 +37,15 @@ ROOMS = LEAVES | {
 }
 CEILINGS = {
     "": 100,
-    "base": 800,
+    "base": 750,
     "bilevel": 5_050,
     "cli": 550,
     "data": 2_800,
-    "estimators": 1_550,
+    "estimators": 1_500,
     "export": 400,
     "integrations": 300,
     "losses": 550,
-    "methods": 4_150,
+    "methods": 4_100,
     "metrics": 1_700,
     "models": 1_250,
     "plots": 700,
@@ -132,23 +132,6 @@ def private_imports(room, names):
 def test_rooms_import_nothing_private_of_another():
     found = {name_of(file): private_imports(room_of(file), imported(parse(file))) for file in FILES}
     assert not {file: names for file, names in found.items() if names}
-
-
-@pytest.mark.parametrize(
-    ("line", "private"),
-    [
-        ("from calibrant.plots import _style", True),
-        ("from calibrant.plots._style import GREY", True),
-        ("from calibrant.plots.bars import _draw", True),
-        ("import calibrant.report.page._parts", True),
-        ("from calibrant.metrics._grid import place", False),
-        ("from calibrant.plots import style", False),
-        ("from calibrant import _files", False),
-        ("from calibrant.base.files import save", False),
-    ],
-)
-def test_a_private_import_is_noticed(line, private):
-    assert bool(private_imports("metrics", imported(ast.parse(line)))) == private
 
 
 def test_first_lines_say_what_files_are_for():

@@ -6,8 +6,6 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
-
 from tests.mutants import changes
 
 from .source import ROOT, name_of, parse
@@ -35,14 +33,6 @@ WITHOUT_A_SEAM = {
 def replaced(text):
     """The names that a file replaces by ``setattr`` of a monkeypatch."""
     return re.findall(r"patch\.setattr\((?:[^\"\n]*, )?\"([\w.]+)\"", text)
-
-
-@pytest.mark.parametrize(
-    ("line", "name"),
-    [('monkeypatch.setattr(a.b, "_c", 1)', "_c"), ('patch.setattr("a.b._c", 1)', "a.b._c")],
-)
-def test_a_replaced_name_is_found(line, name):
-    assert replaced(line) == [name]
 
 
 def test_no_private_function_is_replaced():

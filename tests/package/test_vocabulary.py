@@ -128,27 +128,6 @@ def test_forbidden_arguments_are_found(parameter):
     assert wrong_name("calibrant.example", Estimator, parameter)
 
 
-@pytest.mark.parametrize(
-    ("where", "cls", "name"),
-    [
-        ("calibrant.methods.BO4SC", None, "weights"),
-        ("calibrant.example", None, "seed"),
-        ("calibrant.Estimator", Estimator, "random_state"),
-        ("calibrant.solve", None, "inner_optimizer"),
-        ("calibrant.evaluate", None, "classes"),
-    ],
-)
-def test_allowed_arguments_are_not_found(where, cls, name):
-    assert not wrong_name(where, cls, inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY))
-
-
-def test_a_seed_is_refused_in_estimators_only():
-    seed = inspect.Parameter("seed", inspect.Parameter.KEYWORD_ONLY)
-    state = inspect.Parameter("random_state", inspect.Parameter.KEYWORD_ONLY)
-    assert wrong_name("calibrant.Estimator", Estimator, seed)
-    assert wrong_name("calibrant.example", None, state)
-
-
 def test_public_names_have_british_spelling():
     names = {name for _, name, _ in public()}
     wrong = {n for n in names if AMERICAN.search(n) and not any(word in n.lower() for word in TAKEN_OVER)}

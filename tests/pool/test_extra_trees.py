@@ -1,15 +1,12 @@
 """Tests of the forest member: frozen trees equal scikit-learn's, and shrinkage follows its equation."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from scipy.special import log_softmax
 from sklearn.ensemble import ExtraTreesClassifier
 
 from calibrant.pool import extra_trees as bagged
-from calibrant.pool.boosted_trees import WIDE
-from calibrant.pool.extra_trees import ExtraTrees, StoredExtra, rounded_down, shrunk_shares
+from calibrant.pool.extra_trees import ExtraTrees, rounded_down, shrunk_shares
 from calibrant.pool.pool_members import Rows, cross_fit, held_out_loss
 from tests.pool.test_members import folds, table
 
@@ -88,48 +85,11 @@ def test_the_mean_has_the_first_trees_of_each_fold(monkeypatch):
     fewer.check(4, 3)
 
 
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        ("left", lambda v: np.where(v < 0, v, v + 100)),
-        ("right", lambda v: v * 0),
-        ("feature", lambda v: v + 4),
-        ("feature", lambda v: v - 4),
-        ("starts", lambda v: v[1:]),
-        ("starts", lambda v: v[:1]),
-        ("starts", lambda v: v[:0]),
-        ("starts", lambda v: v + 1),
-        ("threshold", lambda v: v[1:]),
-        ("probs", lambda v: v[1:]),
-        ("probs", lambda v: v[:, 1:]),
-        ("probs", lambda v: v * 0),
-        ("probs", lambda v: v * np.nan),
-        ("inverse_temperature", lambda v: -v),
-    ],
-)
-def test_a_forest_that_was_tampered_with_is_refused(name, change):
-    forest = FEW.path(table(100), table(100), 0).at(2)
-    forest.check(4, 3)
-    with pytest.raises(ValueError, match="forest"):
-        dataclasses.replace(forest, **{name: change(getattr(forest, name))}).check(4, 3)
-
-
 def test_inputs_must_have_the_columns_of_the_splits():
     """Compiled trees do not check the column numbers."""
     rows = table(100)
     with pytest.raises(ValueError, match="at least 4 columns; got 3"):
         FEW.path(rows, rows, 0).at(2).scores(rows.inputs[:, :3])
-
-
-def test_trees_see_the_telling_columns_of_wide_rows():
-    rows = table(200)
-    noise = np.random.default_rng(5).normal(size=(200, 300))
-    wide = rows._replace(inputs=np.concatenate([noise, rows.inputs], axis=1))
-    forest = FEW.path(wide, wide, 0).at(4)
-    assert isinstance(forest, StoredExtra)
-    used = set(forest.feature[forest.left >= 0])
-    assert 300 in used
-    assert len(used) <= WIDE
 
 
 def test_rounded_thresholds_split_as_before():

@@ -17,7 +17,9 @@ from calibrant.pool.linear_member import Line, Linear
 from calibrant.pool.pool_members import ModelPath, Rows, best_place, cross_fit, held_out_loss
 
 FEW = Trees(learning_rate=0.1, iterations=30, patience=10)
-KINDS = [FEW, Linear(), ExtraTrees(trees=20)]
+KINDS = {"trees": FEW, "linear": Linear(), "forest": ExtraTrees(trees=20)}
+"""A new member is one more row."""
+each_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 
 
 def table(n: int = 300, classes: int = 3, seed: int = 0) -> Rows:
@@ -62,31 +64,57 @@ def test_the_mean_of_forests_has_the_mean_of_their_logits():
     mean.check(4, 3)
 
 
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        ("left", lambda v: v + 100),
+WRONG = {
+    "both": [
+        ("left", lambda v: np.where(v < 0, v, v + 100)),
         ("right", lambda v: v * 0),
         ("feature", lambda v: v + 4),
-        ("feature", lambda v: -1 - v),
-        ("column", lambda v: v + 3),
+        ("feature", lambda v: -4 - v),
+        ("threshold", lambda v: v[1:]),
         ("starts", lambda v: v[1:]),
         ("starts", lambda v: v[:0]),
         ("starts", lambda v: v + 1),
-        ("value", lambda v: v[1:]),
-        ("baseline", lambda v: v[1:]),
     ],
-)
-def test_a_forest_that_was_tampered_with_is_refused(name, change):
+    "trees": [("column", lambda v: v + 3), ("value", lambda v: v[1:]), ("baseline", lambda v: v[1:])],
+    "forest": [
+        ("starts", lambda v: v[:1]),
+        ("probs", lambda v: v[1:]),
+        ("probs", lambda v: v[:, 1:]),
+        ("probs", lambda v: v * 0),
+        ("probs", lambda v: v * np.nan),
+        ("inverse_temperature", lambda v: -v),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", ["trees", "forest"])
+def test_trees_that_were_tampered_with_are_refused(name):
     """A wrong child number would lead to a node of another tree, or in circles."""
     rows = table(100)
-    forest = FEW.path(rows, rows, 0).at(5)
+    forest = KINDS[name].path(rows, rows, 0).at(2)
     forest.check(4, 3)
-    with pytest.raises(ValueError, match="forest"):
-        dataclasses.replace(forest, **{name: change(getattr(forest, name))}).check(4, 3)
+    for field, change in WRONG["both"] + WRONG[name]:
+        with pytest.raises(ValueError, match="forest"):
+            dataclasses.replace(forest, **{field: change(getattr(forest, field))}).check(4, 3)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=["trees", "linear", "forest"])
+@pytest.mark.parametrize("name", ["trees", "forest"])
+def test_trees_see_the_telling_columns_of_wide_rows(name):
+    """Splits are numbered by the columns of the inputs, not by those that were chosen."""
+    rows = table(200)
+    noise = np.random.default_rng(5).normal(size=(200, 400))
+    wide = rows._replace(inputs=np.concatenate([noise, rows.inputs], axis=1))
+    columns = telling_columns(wide)
+    assert len(columns) == WIDE
+    assert 400 in columns
+    forest = KINDS[name].path(wide, wide, 0).at(20)
+    used = set(forest.feature[forest.inner])
+    assert used <= set(columns)
+    assert 400 in used
+    assert held_out_loss(forest.scores(wide.inputs), wide) < 0.7 * np.log(3)
+
+
+@each_kind
 def test_rows_are_judged_by_models_that_never_saw_them(kind):
     """Labels of held-out rows do not move their own predictions, given the place on the path."""
     rows = table(150)
@@ -98,14 +126,14 @@ def test_rows_are_judged_by_models_that_never_saw_them(kind):
         assert log_softmax(own.scores(rows.inputs[held]), axis=1) == pytest.approx(found.held_out[held])
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=["trees", "linear", "forest"])
+@each_kind
 def test_rows_that_no_fold_holds_out_have_no_prediction(kind):
     rows = table(150)
     found = cross_fit(kind, rows, [(np.arange(100), np.arange(100, 120))], 0)
     assert np.isnan(found.held_out).all(1).tolist() == [not 100 <= k < 120 for k in range(150)]
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=["trees", "linear", "forest"])
+@each_kind
 @pytest.mark.parametrize("present", [[0, 1, 2], [1, 3], [0, 3], [2]], ids=str)
 def test_classes_that_a_fold_lacks_are_improbable_and_not_impossible(kind, present):
     rows = table(120)
@@ -119,7 +147,7 @@ def test_classes_that_a_fold_lacks_are_improbable_and_not_impossible(kind, prese
         assert (log_probs.argmax(1) == rows.labels).mean() > 1 / len(present)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=["trees", "linear", "forest"])
+@each_kind
 def test_a_member_that_fails_the_first_fold_stops_early(kind, monkeypatch):
     rows, seen, trained = table(150), [], []
     path = type(kind).path
@@ -154,7 +182,7 @@ def test_the_line_is_logistic_regression_at_the_chosen_penalty():
     assert path.losses[place] == pytest.approx(held_out_loss(path.at(place).scores(rows.inputs[held]), rows.take(held)))
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=["trees", "linear", "forest"])
+@each_kind
 def test_weights_of_rows_count(kind):
     rows = table(300, 2)
     heavy = rows._replace(sample_weight=np.where(rows.labels == 1, 5.0, 1.0))
@@ -165,20 +193,6 @@ def test_weights_of_rows_count(kind):
 def test_a_line_of_the_wrong_size_is_refused():
     with pytest.raises(ValueError, match="4 coefficients"):
         Line(np.zeros((2, 3)), np.zeros(2)).check(4, 2)
-
-
-def test_trees_see_the_telling_columns_of_wide_rows():
-    """Splits are numbered by the columns of the inputs, not by those that were chosen."""
-    rows = table(200)
-    noise = np.random.default_rng(5).normal(size=(200, 400))
-    wide = rows._replace(inputs=np.concatenate([noise, rows.inputs], axis=1))
-    columns = telling_columns(wide)
-    assert len(columns) == WIDE
-    assert 400 in columns
-    forest = FEW.path(wide, wide, 0).at(20)
-    assert set(forest.feature[forest.leaf == 0]) <= set(columns)
-    assert 400 in forest.feature[forest.leaf == 0]
-    assert held_out_loss(forest.scores(wide.inputs), wide) < 0.7 * np.log(3)
 
 
 def test_constant_columns_tell_nothing():

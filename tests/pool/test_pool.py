@@ -80,6 +80,17 @@ def test_labels_that_are_wrong_at_random_become_a_lapse(wrong):
     assert found.weights[0] > 1.2
 
 
+@pytest.mark.parametrize("name", ["spread", "bias_spread", "lapse_spread"])
+def test_the_width_of_each_prior_counts(name):
+    log_probs = members(100, scale=6.0)
+    labels = drawn(pooled(log_probs, np.array([0.9, 0.4, 0.1]), np.array([0.4, -0.1, -0.3]), 0.3))
+    widths = {"spread": 0.5, "bias_spread": 0.5, "lapse_spread": 2.0}
+    expected, found = fit_pool(log_probs, labels), fit_pool(log_probs, labels, **widths)
+    assert (found.lapse, *found.weights, *found.bias) == (expected.lapse, *expected.weights, *expected.bias)
+    other = fit_pool(log_probs, labels, **widths | {name: 1.1 * widths[name]})
+    assert abs(other.lapse - found.lapse) + np.abs(other.weights - found.weights).sum() > 1e-4
+
+
 def test_few_samples_leave_equal_weights():
     log_probs = members(5)
     found = fit_pool(log_probs, drawn(np.exp(log_probs[0]))[:5])

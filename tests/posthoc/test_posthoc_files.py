@@ -12,7 +12,7 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 from sklearn.exceptions import NotFittedError
 
-from calibrant.base.container import read_arrays, read_content, write_container
+from calibrant.base.files import read_arrays, read_content, write_container
 from calibrant.posthoc import CalibratedModel, Temperature, Vector, load_calibrator, save_calibrator
 
 

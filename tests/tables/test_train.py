@@ -16,7 +16,6 @@ from typer.testing import CliRunner
 
 from calibrant import SelfCalibratedClassifier, evaluate
 from calibrant.base.locks import try_lock
-from calibrant.base.words import count, duration, listed
 from calibrant.cli import commands
 from calibrant.data import TableEncoder
 from calibrant.data.columns.encoder import EncodedTable
@@ -410,14 +409,6 @@ def test_places_that_cannot_be_used_get_a_sentence(table, tmp_path):
         assert "no permission" in refused("train", table, "--target", "left?", "--out", tmp_path / "out")
 
 
-@pytest.mark.parametrize("rows", [50_000, pytest.param(1_000_000, marks=pytest.mark.slow)])
-def test_a_million_classes_get_a_sentence(rows, tmp_path):
-    codes = np.arange(rows)
-    pd.DataFrame({"x": codes % 7, "name": np.char.add("n", codes.astype(str))}).to_parquet(tmp_path / "t.parquet")
-    found = refused("train", tmp_path / "t.parquet", "--target", "name", "--out", tmp_path / "out")
-    assert f"{rows:,} different values in {rows:,} rows" in found
-
-
 def test_columns_of_names_are_dropped_and_rare_categories_pooled(quick, tmp_path):
     path = edited(tmp_path / "t.csv", name=[f"n{k}" for k in range(240)], shop=[f"s{k % 80}" for k in range(240)])
     done = invoke("train", path, "--target", "left?", "--out", tmp_path / "out", "--json")
@@ -514,9 +505,3 @@ def test_free_text_is_learned_from_named_and_predicted(quick, tmp_path):
     assert done.exit_code == 0, done.output
     assert "Note: Column 'title' has no text" in done.stderr
     assert "Column 'wine' has no text" not in done.stderr
-
-
-def test_words():
-    assert (count(1, "row"), count(2000, "row")) == ("1 row", "2,000 rows")
-    assert listed(range(5), 3) == "0, 1, 2 and 2 more"
-    assert duration(90) == "1 min 30 s"

@@ -1,19 +1,28 @@
-"""Fitted objects on disk: one file with arrays and JSON, a version and a checksum. Reading executes nothing."""
+"""Saved files: arrays and JSON in one safetensors file with a version and a checksum. Reading executes nothing.
+
+The safetensors library can read these files. ``__metadata__`` of their header holds two strings: ``calibrant``, a JSON
+object, and ``sha256``, the checksum of the rest of the header (as sorted JSON) and of the bytes of the arrays.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors import SafetensorError
+import safetensors.numpy
+import safetensors.torch
+import torch
+from safetensors import SafetensorError, deserialize
 
 from calibrant._version import __version__
-from calibrant.base.container import check, read_arrays, read_bytes, read_content, write_container
+from calibrant.base.atomic_write import whole_file
 
 NAME, VERSION = "calibrant", 5
 """The format name and version in the header of every file. Only files of this version are read."""
@@ -25,6 +34,7 @@ READERS = {
 }
 """The function that reads each kind of file, for error messages."""
 
+_TEXT, _SUM = "calibrant", "sha256"
 _WIDE = 64
 """Arrays of text up to this width keep their type, however short their texts are."""
 
@@ -202,3 +212,82 @@ def _texts(values: list[Any], dtype: np.dtype[Any]) -> np.ndarray:
     if dtype.kind == "U" and dtype.itemsize // 4 > max(longest, _WIDE):
         dtype = np.dtype(f"<U{longest}")
     return np.array(values, dtype=dtype)
+
+
+def write_container(path: str | os.PathLike[str], text: str, arrays: Mapping[str, Any]) -> None:
+    """Write JSON text and arrays (numpy or torch) completely or not at all; raises a ValueError if it cannot."""
+    raw = safetensors.torch.save({name: _tensor(value) for name, value in arrays.items()}, {_TEXT: text})
+    header, begin = _header(raw)
+    header["__metadata__"][_SUM] = _checksum(header, memoryview(raw)[begin:])
+    head = json.dumps(header, separators=(",", ":")).encode()
+    head += b" " * (-len(head) % 8)  # the arrays begin at a multiple of eight bytes
+    with whole_file(path) as place, open(place, "wb") as file:
+        file.write(len(head).to_bytes(8, "little") + head)
+        file.write(memoryview(raw)[begin:])
+
+
+def read_bytes(path: str | os.PathLike[str]) -> bytes:
+    """The bytes of a file; raises an error in one sentence if the file is missing or cannot be read."""
+    try:
+        return Path(path).read_bytes()
+    except FileNotFoundError:
+        raise FileNotFoundError(f"There is no file {path}. Give the path that was given to save.") from None
+    except IsADirectoryError:
+        raise ValueError(f"{path} is a folder; give the name of a file in it.") from None
+    except PermissionError:
+        raise ValueError(f"{path} cannot be read: no permission. Give another file, or change its mode.") from None
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}. Give another file.") from None
+
+
+def read_content(raw: bytes) -> Any:
+    """The JSON content of a container, or None without any; raises a SafetensorError if the bytes are not a container.
+
+    The checksum is not verified here. Call :func:`check` once you know that the file's version has a checksum.
+    """
+    deserialize(raw)
+    try:
+        return json.loads(_header(raw)[0].get("__metadata__", {}).get(_TEXT, "null"))
+    except (json.JSONDecodeError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def check(raw: bytes) -> None:
+    """Raise a ValueError if the checksum of a container is wrong or missing."""
+    header, begin = _header(raw)
+    if header["__metadata__"].pop(_SUM, None) != _checksum(header, memoryview(raw)[begin:]):
+        raise ValueError("its checksum does not fit its content")
+
+
+def read_arrays(raw: bytes, *, tensors: bool = False) -> dict[str, Any]:
+    """The arrays of a container by name, as numpy arrays or torch tensors."""
+    try:
+        with torch.device("cpu"):  # without this, an empty tensor would get the default device
+            return dict(safetensors.torch.load(raw) if tensors else safetensors.numpy.load(raw))
+    except KeyError as error:
+        raise SafetensorError(f"its arrays of type {error} are not read here") from None
+
+
+def _tensor(value: Any) -> torch.Tensor:
+    """A copy of an array on the CPU."""
+    array = isinstance(value, np.ndarray)
+    if (value.dtype.kind not in "biuf" or value.itemsize > 8) if array else value.is_complex():
+        name = str(value.dtype).removeprefix("torch.")
+        raise ValueError(f"Arrays of {name} cannot be saved; use real numbers or truth values.")
+    if array:
+        return torch.from_numpy(np.array(value, dtype=value.dtype.newbyteorder("="), order="C"))
+    copied: torch.Tensor = value.detach().to("cpu", copy=True).contiguous()
+    return copied
+
+
+def _header(raw: bytes) -> tuple[dict[str, Any], int]:
+    """The header of a container, and where its arrays begin."""
+    begin = 8 + int.from_bytes(raw[:8], "little")
+    header: dict[str, Any] = json.loads(raw[8:begin])
+    return header, begin
+
+
+def _checksum(header: Mapping[str, Any], arrays: memoryview) -> str:
+    digest = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    digest.update(arrays)
+    return digest.hexdigest()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from numbers import Integral, Real
@@ -12,35 +11,34 @@ from typing import Any, Self
 
 import numpy as np
 import torch
+from scipy.sparse import csr_array
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
 
 from calibrant.base.device import resolve_device
 from calibrant.base.fitted import unfitted
 from calibrant.base.labels import class_columns, warn_of_other_order
 from calibrant.base.settings import check_whole, shown
-from calibrant.bilevel import Callback, History
+from calibrant.bilevel import Callback
 from calibrant.bilevel.callbacks.base import as_callbacks
 from calibrant.data.splits.exact_copies import joined
-from calibrant.estimators.effort import Effort
 from calibrant.estimators.folds import Splits, group_numbers, near_groups
-from calibrant.estimators.history import Runs
+from calibrant.estimators.memory import check_memory
 from calibrant.estimators.networks import freeze
 from calibrant.estimators.reading import (
-    ArraySamples,
     Inputs,
     Preparation,
     as_weights,
-    category_counts,
     digest,
     encode,
     hold_out,
     read,
     warn_of_class_weight,
 )
-from calibrant.estimators.rejection import RejectMixin
+from calibrant.estimators.selective import RejectMixin
 from calibrant.methods import Fitted, Method, Samples, Task, suspicion
 from calibrant.methods.blend import Blend
 from calibrant.methods.crossfit.folds import copies_of
@@ -122,36 +120,41 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         if self.class_weight is not None:
             warn_of_class_weight(classes, codes, sample_weight, weights)
         if X.sparse is not None:
-            effort = Effort(len(y), X.dense.shape[1], X.sparse.shape[1], X.sparse.nnz, len(classes))
-            effort.check()
-            if self.verbose:
-                print(f"{type(self).__name__}: {effort.summary}", file=sys.stderr)
-        samples = ArraySamples(X, codes, weights, group_numbers(groups, y))
-        validation_samples = self._given_validation(*validation, classes, wide=X.sparse is not None)
+            check_memory(X, len(classes))
+        numbers = group_numbers(groups, y)
+        validation_rows = self._given_validation(*validation, classes, wide=X.sparse is not None)
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         rows, held = np.arange(len(y)) if weights is None else np.flatnonzero(weights), np.empty(0, dtype=int)
         splits = self._named_splits(X.dense, y, groups, rows)
-        categories = category_counts(self.encoder_)
-        if validation_samples is None and self._holds_out():
-            used = samples.take(rows)
-            part = used.part(used.preparation(categories, seed))
-            near = near_groups(_compared(part), groups, seed=seed)
-            together = joined(joined(used.groups, near), copies_of(part))
+
+        def prepared(rows: np.ndarray) -> tuple[Preparation, Samples]:
+            """The preparation of these rows, and all rows prepared with it."""
+            preparation = Preparation.of(
+                _take(X, rows), None if weights is None else weights[rows], self.encoder_, seed
+            )
+            return preparation, preparation.samples(X, codes, weights, numbers)
+
+        preparation, samples = prepared(rows)
+        train = _take(samples, rows)
+        near = near_groups(_compared(train), groups, seed=seed) if splits is None else None
+        if validation_rows is None and self._holds_out():
+            together = joined(joined(None if numbers is None else numbers[rows], near), copies_of(train))
             train_places, held_places = hold_out(codes[rows], self.validation_fraction, seed=seed, groups=together)
             rows, held = rows[train_places], rows[held_places]
-        train, val = samples.take(rows), samples.take(held) if len(held) else validation_samples
-        preparation = train.preparation(categories, seed)
-        part = train.part(preparation)
-        if splits is None and not len(held):
-            near = near_groups(_compared(part), groups, seed=seed)
-            part = part if near is None else replace(part, groups=torch.from_numpy(near))
-        task = Task(part, None if val is None else val.part(preparation), len(classes), seed, splits=splits)
-        fitted, runs = self._train(task, callbacks)
+            preparation, samples = prepared(rows)
+            train = _take(samples, rows)
+        elif near is not None:
+            train = replace(train, groups=torch.from_numpy(near))
+        val = samples[held] if len(held) else None
+        if validation_rows is not None:
+            val = preparation.samples(*validation_rows)
+        task = Task(train, val, len(classes), seed, splits=splits)
+        fitted = self._train(task, callbacks)
         self.classes_, self.model_ = classes, freeze(fitted)
         self.scaling_, self.projection_ = preparation
         self.train_indices_, self.validation_indices_ = rows, held
         self.training_digest_ = digest(X, codes)
-        self._keep(fitted, runs, samples)
+        self._keep(fitted, samples)
         self.learned_ = self._learned(samples, val)
 
     def _read(self, X: Any, *y: Any) -> Any:
@@ -161,8 +164,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
     def predict_proba(self, X: Any) -> np.ndarray:
         """P(class | x), one column for each entry of ``classes_``."""
         check_is_fitted(self)
-        X = self._read(X)
-        return self._probs(X)
+        return self._probs(*self._preparation.apply(self._read(X)))
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Logarithms of :meth:`predict_proba`."""
@@ -207,7 +209,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
             X, y = self._read(X, y)
             codes = class_columns(y, self.classes_)
             if digest(X, codes) != self.training_digest_:
-                scores = self._suspicion(X, codes)
+                scores = self._suspicion(self._preparation.samples(X, codes))
         if n is None:
             n = int((scores > 0.5).sum()) if self.learned_ else 0
         listed = np.argsort(-scores, kind="stable")[:n]
@@ -248,25 +250,27 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         """Whether training needs a validation part, which is then held out if none is given."""
         raise NotImplementedError
 
-    def _keep(self, fitted: Fitted, runs: list[History], samples: ArraySamples) -> None:
+    def _keep(self, fitted: Fitted, samples: Samples) -> None:
         """Set the learned attributes other than the networks, including ``suspicion_`` for all samples."""
         raise NotImplementedError
 
-    def _learned(self, samples: ArraySamples, val: ArraySamples | None) -> bool:
+    def _learned(self, samples: Samples, val: Samples | None) -> bool:
         """Whether the log-loss of rows that were held out is below that of the class frequencies (95 % interval)."""
         out_of_fold: np.ndarray = getattr(self, "oof_proba_", np.empty((0, 1)))
         rows = np.flatnonzero(np.isfinite(out_of_fold).all(axis=1))
         if len(rows):
-            probs, held = out_of_fold[rows], samples.take(rows)
+            probs, held = out_of_fold[rows], samples[rows]
         elif val is not None:
-            probs, held = self._probs(val.inputs), val
+            probs, held = self._probs(val.inputs, val.sparse), val
         else:
             return True
-        shares = np.bincount(held.codes, held.weights, minlength=len(self.classes_))
-        chosen = probs[np.arange(len(held)), held.codes]
-        gains = np.log(np.maximum(chosen, np.finfo(float).tiny)) - np.log((shares / shares.sum())[held.codes])
-        groups = np.arange(len(held)) if held.groups is None else np.unique(held.groups, return_inverse=True)[1]
-        per_group = np.bincount(groups, gains if held.weights is None else gains * held.weights)
+        codes, n = held.labels.numpy(), len(held)
+        weights = np.ones(n) if held.sample_weight is None else held.sample_weight.numpy()
+        shares = np.bincount(codes, weights, minlength=len(self.classes_))
+        chosen = probs[np.arange(n), codes]
+        gains = np.log(np.maximum(chosen, np.finfo(float).tiny)) - np.log((shares / shares.sum())[codes])
+        groups = np.arange(n) if held.groups is None else np.unique(held.groups, return_inverse=True)[1]
+        per_group = np.bincount(groups, gains * weights)
         return bool(per_group.sum() > SURE * math.sqrt(len(per_group)) * per_group.std())
 
     def _base(self) -> Any:
@@ -298,34 +302,44 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
                 raise ValueError(f"{name} must be a positive number; got {shown(value)}.")
         return replace(base, **settings)
 
-    def _train(self, task: Task, callbacks: Sequence[Callback]) -> tuple[Fitted, list[History]]:
-        runs = Runs()
+    def _train(self, task: Task, callbacks: Sequence[Callback]) -> Fitted:
         bar = [Progress(True, type(self).__name__)] if self.verbose else []
-        fitted = self._method().fit(task.to(resolve_device(self.device)), callbacks=[runs, *bar, *callbacks])
-        return fitted, runs.each
+        return self._method().fit(task.to(resolve_device(self.device)), callbacks=[*bar, *callbacks])
 
     def _given_validation(
         self, X: Any, y: Any, sample_weight: Any, classes: np.ndarray, wide: bool
-    ) -> ArraySamples | None:
+    ) -> tuple[Inputs, np.ndarray, np.ndarray | None] | None:
+        """The user's validation rows of positive weight: inputs, class column numbers and weights."""
         if X is None and y is None and sample_weight is None:
             return None
         if X is None or y is None:
             raise ValueError("X_val and y_val must be given together; got only one of them.")
         X, y = read(self, X, y, reset=False, wide=wide)
-        samples = ArraySamples(
-            X, class_columns(y, classes, "y_val"), as_weights(sample_weight, y, self.class_weight, y)
-        )
-        return samples if samples.weights is None else samples.take(np.flatnonzero(samples.weights))
+        codes, weights = class_columns(y, classes, "y_val"), as_weights(sample_weight, y, self.class_weight, y)
+        if weights is None:
+            return X, codes, None
+        rows = np.flatnonzero(weights)
+        return X[rows], codes[rows], weights[rows]
 
-    def _probs(self, X: Inputs) -> np.ndarray:
-        dense, columns = Preparation(self.scaling_, self.projection_).apply(X)
-        probs = self.model_.probs(dense, columns) if isinstance(self.model_, Blend) else self.model_.probs(dense)
+    @property
+    def _preparation(self) -> Preparation:
+        return Preparation(self.scaling_, self.projection_)
+
+    def _probs(self, inputs: Tensor, columns: csr_array | None = None) -> np.ndarray:
+        """P(class | x) for prepared inputs."""
+        probs = self.model_.probs(inputs, columns) if isinstance(self.model_, Blend) else self.model_.probs(inputs)
         return probs.numpy()
 
-    def _suspicion(self, X: Inputs, codes: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+    def _suspicion(self, samples: Samples, weights: np.ndarray | None = None) -> np.ndarray:
         """Return ``1 − w·p(y | x)``; w is 1 if there are no weights, and for rows without a learned weight (NaN)."""
-        weights = np.ones(len(codes)) if weights is None else np.nan_to_num(weights, nan=1.0)
-        return suspicion(*map(torch.from_numpy, (weights, self._probs(X), codes))).numpy()
+        weights = np.ones(len(samples)) if weights is None else np.nan_to_num(weights, nan=1.0)
+        probs = torch.from_numpy(self._probs(samples.inputs, samples.sparse))
+        return suspicion(torch.from_numpy(weights), probs, samples.labels).numpy()
+
+
+def _take(samples: Any, rows: np.ndarray) -> Any:
+    """Some of the rows, in increasing order; the same object, without a copy, if these are all rows."""
+    return samples if len(rows) == len(samples) else samples[rows]
 
 
 def _compared(part: Samples) -> np.ndarray:

@@ -10,10 +10,8 @@ import numpy as np
 from numpy.random import RandomState
 
 from calibrant.base.settings import shown
-from calibrant.bilevel import History
 from calibrant.estimators.base import NetworkClassifier
-from calibrant.estimators.reading import ArraySamples
-from calibrant.methods import BO4SC, Fitted
+from calibrant.methods import BO4SC, Fitted, Samples
 
 PUBLISHED = {
     "hidden_layer_sizes": "hidden",
@@ -151,7 +149,7 @@ class BO4SCClassifier(NetworkClassifier):
     def _holds_out(self) -> bool:
         return True
 
-    def _keep(self, fitted: Fitted, runs: list[History], samples: ArraySamples) -> None:
+    def _keep(self, fitted: Fitted, samples: Samples) -> None:
         learned, rows, n = fitted.extras, self.train_indices_, len(samples)
         self.history_ = {name: values.double().numpy() for name, values in learned["history"].items()}
         for name in ("l2", "label_smoothing"):
@@ -163,7 +161,7 @@ class BO4SCClassifier(NetworkClassifier):
         self.sample_weights_ = None if weights is None else _spread(weights, rows, n)
         if "sample_weights_history" in learned:
             self.sample_weights_history_ = _spread(learned["sample_weights_history"], rows, n)
-        self.suspicion_ = self._suspicion(samples.inputs, samples.codes, self.sample_weights_)
+        self.suspicion_ = self._suspicion(samples, self.sample_weights_)
 
 
 def _spread(values: Any, rows: np.ndarray, n: int) -> np.ndarray:
@@ -171,7 +169,3 @@ def _spread(values: Any, rows: np.ndarray, n: int) -> np.ndarray:
     whole = np.full((*values.shape[:-1], n), np.nan)
     whole[..., rows] = values.double().numpy()
     return whole
-
-
-def _as_tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value

@@ -35,9 +35,8 @@ from calibrant.estimators.folds import (
     near_groups,
     standardised,
 )
-from calibrant.estimators.reading import as_table, as_weights, encode, warn_of_row_numbers
+from calibrant.estimators.reading import as_table, as_targets, as_weights, encode, warn_of_row_numbers
 from calibrant.estimators.selective import SelectiveMixin
-from calibrant.estimators.targets import as_targets
 from calibrant.pool.linear_member import MANY_CLASSES
 from calibrant.pool.pool import fit_pool
 from calibrant.pool.pool_members import Rows, logit_scale

@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 from sklearn.dummy import DummyClassifier
 from sklearn.ensemble import HistGradientBoostingClassifier
-from sklearn.utils import _safe_indexing
+from sklearn.utils import _safe_indexing, get_tags
 from sklearn.utils.validation import _check_method_params, _num_samples
 
-from calibrant.estimators.advice import advice_for
+from calibrant.base.words import listed
+from calibrant.data import TableEncoder
 from calibrant.estimators.folds import Splits
-from calibrant.estimators.reading import is_plain
+from calibrant.estimators.reading import is_plain, needs_encoder
 
 
 def default_trees() -> HistGradientBoostingClassifier:
@@ -120,3 +122,41 @@ def mean_scores(models: Sequence[Any], sizes: Sequence[int], X: Any, classes: np
     for model, size in zip(models, sizes, strict=True):
         total += np.maximum(model_scores(model, X, classes, size), least) / len(models)
     return total
+
+
+def advice_for(X: Any, estimator: Any, error: Exception) -> str:
+    """Return advice on encoding ``X`` for an estimator whose ``fit`` failed; empty if that would not help.
+
+    It would not help if the estimator accepts all columns as they are, if the error is about a parameter, or if the
+    estimator is a pipeline with an encoder.
+    """
+    name = type(estimator).__name__
+    if sparse.issparse(X):
+        return f"{name} cannot take this sparse matrix: give X.toarray(), or use calibrant.SelfCalibratedClassifier."
+    encoded = any(isinstance(step, TableEncoder) for _, step in getattr(estimator, "steps", []))
+    wrong_setting = type(error).__name__ == "InvalidParameterError"  # a private class of scikit-learn
+    if encoded or wrong_setting or getattr(X, "ndim", 2) != 2:
+        return ""
+    dtypes = dict(getattr(X, "dtypes", {}))
+    columns = [str(column) for column, dtype in dtypes.items() if not is_plain(dtype)]
+    if columns:
+        content = f"columns that are not numeric ({listed(columns, 5)})"
+    elif any(str(dtype).startswith("Sparse") for dtype in dtypes.values()):
+        content = "the sparse columns of a data frame"
+    elif needs_encoder(X):
+        content = "text or dates"
+    elif _has_gaps(X) and not (hasattr(estimator, "__sklearn_tags__") and get_tags(estimator).input_tags.allow_nan):
+        content = "missing values"
+    else:
+        return ""
+    return (
+        f"{name} cannot take {content}. Encode the table first, make_pipeline(calibrant.data.TableEncoder(), "
+        f"{name}(…)), or use calibrant.SelfCalibratedClassifier, which encodes tables itself."
+    )
+
+
+def _has_gaps(X: Any) -> bool:
+    if hasattr(X, "isna"):
+        return bool(np.asarray(X.isna()).any())
+    values = np.asarray(X)
+    return values.dtype.kind == "f" and bool(np.isnan(values).any())

@@ -18,7 +18,7 @@ from calibrant.data.columns.forms import column_names
 from calibrant.data.scaling import fit_scaling
 from calibrant.data.splits.exact_copies import copy_groups, joined
 from calibrant.data.splits.near_copies import near_copies, near_copy_groups
-from calibrant.estimators.targets import is_absent
+from calibrant.estimators.reading import is_absent
 from calibrant.methods.crossfit.folds import deal
 
 Splits = tuple[tuple[np.ndarray, np.ndarray], ...]

@@ -63,16 +63,7 @@ def _frozen(mixture: Mixture) -> Mixture:
 def _network(solution: Solution | Rotated) -> Frozen:
     module = network_module(solution)
     assert module is not None
-    check_layers(module)
     return Frozen(module.cpu().double().eval().requires_grad_(False))
-
-
-def check_layers(module: nn.Module) -> None:
-    """Raise an error if a module has layers that cannot be written to a file."""
-    kinds = {type(layer) for layer in module.modules()}
-    unknown = sorted(kind.__name__ for kind in kinds - set(LAYERS.values()))
-    if unknown:
-        raise ValueError(f"The layers of a network must be among {', '.join(LAYERS)}; got {', '.join(unknown)}.")
 
 
 def to_tree(module: nn.Module) -> dict[str, Any]:

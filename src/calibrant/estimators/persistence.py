@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from numbers import Integral
 from typing import Any, TypeVar
@@ -29,8 +29,6 @@ from calibrant.pool.pool import Pool
 Kind = TypeVar("Kind")
 CLASSIFIERS: dict[str, type[NetworkClassifier]] = {c.__name__: c for c in (BO4SCClassifier, SelfCalibratedClassifier)}
 FORMAT = Format("classifier", CLASSIFIERS, "save or `calibrant train`")
-_METHOD, _MODEL, _SCALING, _ENCODER, _HELD_OUT = "method", "model_", "scaling_", "encoder_", "held_out_"
-_PROJECTION = "projection_"
 _COLUMNS = 10_000
 """Up to this many inputs, a network is tried; for more, its file must hold a parameter for each input."""
 
@@ -52,17 +50,10 @@ def save_classifier(
         params["random_state"] = None
     if not isinstance(params.get("cv"), Integral):
         params.pop("cv", None)
-    if (method := params.pop(_METHOD, None)) is not None:
-        params[_METHOD] = {field.name: getattr(method, field.name) for field in fields(method)}
-    plain: dict[str, Callable[[Any], Any]] = {
-        _MODEL: _plain_model,
-        _SCALING: tuple,
-        _ENCODER: _plain_encoder,
-        _HELD_OUT: tuple,
-        _PROJECTION: _plain_projection,
-    }
-    fitted = without_large(fitted_state(classifier))
-    state = {key: plain[key](value) if key in plain else value for key, value in fitted.items()}
+    if (method := params.pop("method", None)) is not None:
+        params["method"] = {field.name: getattr(method, field.name) for field in fields(method)}
+    state = without_large(fitted_state(classifier))
+    state |= {"model_": _plain_model(state["model_"]), "encoder_": _plain_encoder(state["encoder_"])}
     parts = {"params": _packed(params, "params.", arrays), "state": _packed(state, "", arrays)}
     FORMAT.write(path, name, arrays, about=about, **parts)
 
@@ -87,20 +78,22 @@ def _packed(values: dict[str, Any], prefix: str, arrays: Arrays) -> dict[str, Tr
 
 
 def _build(kind: type, header: dict[str, Any], arrays: Arrays) -> NetworkClassifier:
-    params = {key: unpack(value, arrays) for key, value in header["params"].items()}
-    state = {key: unpack(value, arrays) for key, value in header["state"].items()}
-    if _METHOD in params:
-        params[_METHOD] = BO4SC(**params[_METHOD])
-    classifier: NetworkClassifier = kind(**params)
+    params, state = ({k: unpack(v, arrays) for k, v in header[part].items()} for part in ("params", "state"))
     for key in state:
         if key.startswith("_") or not key.endswith("_"):  # it could hide a method
             raise ValueError(f"{key!r} is not a fitted attribute; their names end with an underscore")
-    state[_MODEL], state[_SCALING] = _model(**state[_MODEL]), Scaling(*state[_SCALING])
-    encoder, projection = state[_ENCODER], state[_PROJECTION]
-    state[_ENCODER] = None if encoder is None else TableEncoder.from_json(encoder["json"], encoder["arrays"])
-    state[_PROJECTION] = None if projection is None else Projection(*projection)
-    if _HELD_OUT in state:
-        state[_HELD_OUT] = HeldOut(*state[_HELD_OUT])
+    if "method" in params:
+        params["method"] = BO4SC(**params["method"])
+    classifier: NetworkClassifier = kind(**params)
+    encoder, projection = state["encoder_"], state["projection_"]
+    state |= {
+        "model_": _model(**state["model_"]),
+        "scaling_": Scaling(*state["scaling_"]),
+        "encoder_": None if encoder is None else TableEncoder.from_json(encoder["json"], encoder["arrays"]),
+        "projection_": None if projection is None else Projection(*projection),
+    }
+    if "held_out_" in state:
+        state["held_out_"] = HeldOut(*state["held_out_"])
     for key, value in state.items():
         setattr(classifier, key, value)
     _check(classifier)
@@ -108,14 +101,8 @@ def _build(kind: type, header: dict[str, Any], arrays: Arrays) -> NetworkClassif
 
 
 def _plain_encoder(encoder: TableEncoder | None) -> dict[str, Any] | None:
-    if encoder is None:
-        return None
     arrays: Arrays = {}
-    return {"json": encoder.to_json(arrays), "arrays": arrays}
-
-
-def _plain_projection(projection: Projection | None) -> tuple[np.ndarray, ...] | None:
-    return None if projection is None else tuple(projection)
+    return None if encoder is None else {"json": encoder.to_json(arrays), "arrays": arrays}
 
 
 def _plain_model(model: Mixture | Blend) -> dict[str, Any]:

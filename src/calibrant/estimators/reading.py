@@ -20,11 +20,11 @@ from calibrant.base.warning import warn
 from calibrant.data.columns.encoder import EncodedTable, TableEncoder
 from calibrant.data.columns.forms import check_names, column_names, readable
 from calibrant.data.columns.read import NAMELESS, numbers_rows
+from calibrant.data.columns.values import is_missing
 from calibrant.data.projection import Projection, fit_projection
 from calibrant.data.scaling import Scaling, fit_scaling
 from calibrant.data.splits.exact_copies import row_codes
 from calibrant.data.splits.stratified import group_folds, split_indices
-from calibrant.estimators.targets import as_targets
 from calibrant.methods import Samples
 from calibrant.methods.tabular import WIDE
 
@@ -61,6 +61,12 @@ class Preparation(NamedTuple):
     scaling: Scaling
     projection: Projection | None
 
+    @classmethod
+    def of(cls, inputs: Inputs, weights: np.ndarray | None, encoder: TableEncoder | None, seed: int) -> Preparation:
+        """Learn the preparation of these rows, which ``encoder`` encoded."""
+        scaling = fit_scaling(inputs.dense, weights, None if encoder is None else encoder.scaling_.categories)
+        return cls(scaling, None if inputs.sparse is None else fit_projection(inputs.sparse, seed))
+
     def apply(self, inputs: Inputs) -> tuple[Tensor, sparse.csr_array | None]:
         """The inputs of networks and trees, and those of linear models; None if these are the same."""
         dense = self.scaling.apply(inputs.dense)
@@ -71,37 +77,15 @@ class Preparation(NamedTuple):
             columns = sparse.csr_array(sparse.hstack([dense.numpy(), columns], format="csr"))
         return torch.cat([dense, torch.from_numpy(projected)], 1), columns
 
-
-class ArraySamples(NamedTuple):
-    """Checked rows: raw inputs, class column numbers, weights (None if all are equal) and group numbers."""
-
-    inputs: Inputs
-    codes: np.ndarray
-    weights: np.ndarray | None
-    groups: np.ndarray | None = None
-
-    def __len__(self) -> int:
-        return len(self.codes)
-
-    def take(self, rows: np.ndarray) -> ArraySamples:
-        """Return some of the rows, in increasing order; the same object if these are all rows."""
-        if len(rows) == len(self):
-            return self
-        return ArraySamples(*(None if values is None else values[rows] for values in self))  # type: ignore[arg-type]
-
-    def preparation(self, categories: np.ndarray | None, seed: int) -> Preparation:
-        """Learn the preparation of these rows; ``categories`` are those of :func:`category_counts`."""
-        scaling = fit_scaling(self.inputs.dense, self.weights, categories)
-        matrix = self.inputs.sparse
-        return Preparation(scaling, None if matrix is None else fit_projection(matrix, seed))
-
-    def part(self, preparation: Preparation) -> Samples:
-        """Return the samples in the form that a method accepts."""
-        weights, groups = (None if v is None else torch.from_numpy(v) for v in (self.weights, self.groups))
-        dense, columns = preparation.apply(self.inputs)
-        projected = 0 if preparation.projection is None else preparation.projection.width
-        labels = torch.from_numpy(self.codes)
-        return Samples(dense, labels, weights, groups=groups, sparse=columns, projected=projected)
+    def samples(
+        self, inputs: Inputs, codes: np.ndarray, weights: np.ndarray | None = None, groups: np.ndarray | None = None
+    ) -> Samples:
+        """Rows in the form that a method accepts, with class column numbers, weights and group numbers."""
+        dense, columns = self.apply(inputs)
+        sample_weight, numbers = (None if values is None else torch.from_numpy(values) for values in (weights, groups))
+        projected = 0 if self.projection is None else self.projection.width
+        labels = torch.from_numpy(codes)
+        return Samples(dense, labels, sample_weight, groups=numbers, sparse=columns, projected=projected)
 
 
 def read(estimator: Any, X: Any, *y: Any, reset: bool, wide: bool | None = None) -> Any:
@@ -136,11 +120,6 @@ def read(estimator: Any, X: Any, *y: Any, reset: bool, wide: bool | None = None)
         check_consistent_length(matrix, *labels)
         inputs = inputs_of(matrix, table=len(encoder.scaling_.mean))
     return (inputs, *labels) if y else inputs
-
-
-def category_counts(encoder: TableEncoder | None) -> np.ndarray | None:
-    """Return the number of categories of each encoded column, 0 for numeric ones; None if all are numeric."""
-    return None if encoder is None else encoder.scaling_.categories
 
 
 def _numbers(estimator: Any, X: Any, *y: Any, reset: bool) -> Any:
@@ -247,6 +226,44 @@ def _dense(X: Any) -> np.ndarray:
         )
     dense: np.ndarray = X.astype(np.float32).toarray(order="C")
     return dense
+
+
+def as_targets(y: Any) -> Any:
+    """Check labels before scikit-learn's checks, whose messages about these mistakes are hard to understand.
+
+    Missing labels and a mixture of text and numbers are errors. Objects that are all numbers or truth values become an
+    array of these, because scikit-learn refuses them. Anything else is returned unchanged.
+    """
+    if np.ma.is_masked(y):
+        raise ValueError(_missing(int(np.ma.getmaskarray(y).sum()), np.ma.size(y)))
+    try:
+        labels = np.asarray(y)
+    except ValueError:  # rows of unequal length: scikit-learn's checks explain it
+        return y
+    if labels.ndim != 1 or labels.dtype.kind != "O":
+        # scikit-learn turns integers of pandas' own type into floats
+        return labels if labels.dtype.kind in "biu" else y
+    values = labels.tolist()
+    if absent := sum(map(is_absent, values)):
+        raise ValueError(_missing(absent, len(values)))
+    if all(isinstance(value, Real | np.bool_) for value in values):
+        return np.array(values)
+    kinds = {"str" if isinstance(value, str) else type(value).__name__ for value in values}  # np.str_ is text too
+    if len(kinds) > 1 and "str" in kinds:
+        raise ValueError(
+            f"y must hold labels of one kind; got {', '.join(sorted(kinds))}. Convert all of them to text, for example "
+            "with [str(label) for label in y]."
+        )
+    return y
+
+
+def is_absent(value: Any) -> bool:
+    """None, NaN, and the missing values of pandas; empty text is a label."""
+    return not isinstance(value, str) and is_missing(value)
+
+
+def _missing(absent: int, rows: int) -> str:
+    return f"y must not have missing labels; {absent} of its {rows} entries are missing. Remove these rows."
 
 
 def as_weights(sample_weight: Any, X: np.ndarray, class_weight: Any = None, y: Any = None) -> np.ndarray | None:

@@ -10,13 +10,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.random import RandomState
 
-from calibrant.bilevel import History
+from calibrant.bilevel import Callback, History, Run
 from calibrant.estimators.base import NetworkClassifier
 from calibrant.estimators.folds import Splits, fold_count, named_splits
-from calibrant.estimators.history import as_arrays
-from calibrant.estimators.reading import ArraySamples
 from calibrant.estimators.selective import SelectiveMixin
-from calibrant.methods import Fitted, Method, SelfCalibrated
+from calibrant.methods import Fitted, Method, Samples, SelfCalibrated, Task
 from calibrant.methods.blend import MEMBERS
 
 
@@ -226,7 +224,14 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
             (place[train], place[held]) for train, held in named_splits(self.cv, X, y, groups, used=place >= 0)
         )
 
-    def _keep(self, fitted: Fitted, runs: list[History], samples: ArraySamples) -> None:
+    def _train(self, task: Task, callbacks: Sequence[Callback]) -> Fitted:
+        runs = Runs()
+        fitted = super()._train(task, [runs, *callbacks])
+        first_of_candidate = 0 if fitted.extras["candidate"] == "pooled" else len(runs.each) // 2
+        self.history_ = mean_over_networks(runs.each[first_of_candidate])
+        return fitted
+
+    def _keep(self, fitted: Fitted, samples: Samples) -> None:
         extras: dict[str, Any] = fitted.extras
         self.candidate_ = extras["candidate"]
         self.temperature_ = extras["temperature"]
@@ -234,7 +239,8 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
         self.lapse_ = extras["lapse"]
         self.members_ = extras.get("members", ("network",))
         self.pool_weights_ = extras.get("pool_weights", np.array([1 / self.temperature_]))
-        self.oof_labels_, self.oof_groups_ = samples.codes, samples.groups
+        self.oof_labels_ = samples.labels.numpy()
+        self.oof_groups_ = None if samples.groups is None else samples.groups.numpy()
         self.oof_proba_ = np.full((len(samples), len(self.classes_)), np.nan)
         rows = np.concatenate([self.train_indices_, self.validation_indices_])
         self.oof_proba_[rows] = extras["held_out"][: len(rows)].numpy()
@@ -242,8 +248,27 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
         self.suspicion_[self.train_indices_] = extras["suspicion"].double().numpy()
         other = np.setdiff1d(np.arange(len(samples)), self.train_indices_)
         if len(other):
-            self.suspicion_[other] = self._suspicion(samples.inputs[other], samples.codes[other])
-        self.history_ = as_arrays(runs[0 if self.candidate_ == "pooled" else len(runs) // 2])
+            self.suspicion_[other] = self._suspicion(samples[other])
         self.l2_ = extras["l2"].double().numpy()
         noise = extras.get("label_noise")
         self.label_noise_ = None if noise is None else float(noise[0])  # the same for every class
+
+
+class Runs(Callback):
+    """A callback that keeps one :class:`calibrant.bilevel.History` per run, in order."""
+
+    def __init__(self) -> None:
+        self.each: list[History] = []
+
+    def on_start(self, run: Run) -> None:
+        self.each.append(History())
+        self.each[-1].on_start(run)
+
+    def on_step(self, run: Run) -> None:
+        self.each[-1].on_step(run)
+
+
+def mean_over_networks(history: History) -> dict[str, np.ndarray]:
+    """Return one value per outer step: the mean over the networks."""
+    names = ("inner_loss", "outer_loss", "gradient_norm")
+    return {name: history[name].double().reshape(len(history.rows[name]), -1).mean(1).numpy() for name in names}

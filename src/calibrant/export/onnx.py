@@ -13,8 +13,8 @@ from torch import nn
 from calibrant.base.settings import check_choice
 from calibrant.estimators.base import NetworkClassifier
 from calibrant.export.graph import Graph
-from calibrant.export.members import probabilities, scaled
 from calibrant.export.modules import write_module
+from calibrant.export.networks import probabilities, scaled
 from calibrant.methods import Trained
 
 

@@ -188,13 +188,7 @@ class NetworkTraining(Method):
                     "mixup needs tensors; got a loader. Pass (inputs, labels), or mix samples in the loader."
                 )
             mixed = Mixup(self.mixup, task.n_classes)
-        train = part.stream(
-            batch_size=_at_most(self.recipe.batch_size, part),
-            seed=mix(task.seed, 10),
-            augment=True,
-            augment_batch=mixed,
-            drop_last=True,
-        )
+        train = task.level("train", _at_most(self.recipe.batch_size, part), augment_batch=mixed, drop_last=True)
         fast = next(model.parameters()).is_cuda and not self.recipe.eager
         precision: dict[str, Any] = {"autocast": torch.bfloat16, "channels_last": True} if fast else {}
         outer_level = self.outer_level(model, task)

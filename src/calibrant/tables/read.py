@@ -62,9 +62,14 @@ class Labelled:
         return replace(self, columns=columns, **arrays_of_rows)
 
     @property
+    def label_names(self) -> np.ndarray:
+        """The label of each row as text."""
+        return self.labels.astype(str)
+
+    @property
     def classes(self) -> dict[str, int]:
         """The number of rows of each class, the most frequent first."""
-        return dict(Counter(map(str, self.labels.tolist())).most_common())
+        return dict(Counter(self.label_names.tolist()).most_common())
 
     @property
     def declared_formats(self) -> str:

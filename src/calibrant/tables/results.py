@@ -48,10 +48,10 @@ class TrainingResult:
 def judge(order: Order, model: TableModel, parts: TableParts, described: TableDescription) -> TrainingResult:
     """Score the test rows, and collect the content of `metrics.json`."""
     test, train = parts.test, parts.train
-    probs, labels = model.probs(test.columns, test.file), np.array([str(v) for v in test.labels.tolist()])
+    probs = model.probs(test.columns, test.file)
     evaluation = evaluate(
         probs,
-        labels,
+        test.label_names,
         classes=model.classes,
         sample_weight=test.weights,
         rows=test.columns if order.rows else None,
@@ -59,10 +59,9 @@ def judge(order: Order, model: TableModel, parts: TableParts, described: TableDe
         name=order.method,
         seed=order.seed,
     )
-    correct = np.array(model.classes)[probs.argmax(axis=1)] == labels
-    accepted, suspect_rows = model.accepts(probs.max(axis=1)), suspects(model, train)
     assert model.rule is not None
-    assert accepted is not None
+    predictions, suspect_rows = model.predictions(probs), suspects(model, train)
+    accepted, correct = ~predictions["withheld"], predictions["predicted"] == test.label_names
     metrics = {
         "config": order.config,
         "versions": versions(),
@@ -113,7 +112,7 @@ def suspects(model: TableModel, train: Labelled) -> Any:
     else:
         probs = model.probs({name: column[rows] for name, column in train.columns.items()}, train.file)
     classes = np.array(model.classes, dtype=object)
-    labels, likely = train.labels[rows].astype(str).astype(object), classes[probs.argmax(axis=1)]
+    labels, likely = train.label_names[rows], classes[probs.argmax(axis=1)]
     of_label = (probs * (labels[:, None] == classes)).sum(axis=1)
     entries = {"row": train.numbers[rows], "label": labels, "likely": likely, "suspicion": suspicions}
     frame = need_pandas().DataFrame(entries | {"probability_of_label": of_label})
@@ -123,9 +122,8 @@ def suspects(model: TableModel, train: Labelled) -> Any:
 def publish(order: Order, result: TrainingResult, parts: TableParts, described: TableDescription, work: Path) -> None:
     """Write all files to the hidden folder, then move them; `metrics.json` is removed first and moved last."""
     model, metrics, test = result.model, result.metrics, parts.test
-    labels = test.labels.astype(str).astype(object)
     with table_writer(work / PREDICTIONS) as write:
-        write({"row": test.numbers, "label": labels} | model.predictions(result.probs))
+        write({"row": test.numbers, "label": test.label_names} | model.predictions(result.probs))
     with table_writer(work / SUSPECTS) as write:
         write(_with_values(result.suspects, parts.train) if order.rows else dict(result.suspects))
     title = f"{order.target} in {parts.train.file}"

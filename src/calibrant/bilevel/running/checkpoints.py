@@ -21,7 +21,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
-from calibrant.base.container import check, read_arrays, read_bytes, read_content, write_container
+from calibrant.base.files import check, read_arrays, read_bytes, read_content, write_container
 from calibrant.bilevel.gradients.dynamics import State, named
 from calibrant.bilevel.optimizers import Optimizer
 from calibrant.data.streams.batch import tensors_of

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from calibrant.data.streams.streams import mix
+from calibrant.data.streams.streams import Stream, mix
 from calibrant.methods.core.samples import Samples
 from calibrant.models.functional.functional_module import FunctionalModule
 from calibrant.models.functional.user_modules import copied
@@ -72,6 +72,13 @@ class Task:
         val, meta = (None if part is None else change(part) for part in (self.val, self.meta))
         return replace(self, train=change(self.train), val=val, meta=meta)
 
+    def level(self, name: str, batch_size: int | None = None, **settings: Any) -> Stream:
+        """The batches of one level, "train" or "val", in an order of its own; only training inputs are augmented."""
+        part = self.train if name == "train" else self.need_val("The outer level")
+        seed = mix(self.seed, 10 if name == "train" else 11)
+        size = part.batch_size(batch_size)
+        return part.stream(batch_size=size, seed=seed, augment=name == "train", **settings)
+
     def again(self, seed: int) -> Task:
         """The task for one of several networks; each starts from parameters drawn with its own seed."""
         model = Redrawn(self.model) if isinstance(self.model, nn.Module) else self.model
@@ -119,19 +126,9 @@ def pooled_part(task: Task) -> Samples:
 def streams(
     task: Task, size: int | None = None, hyper: dict[str, Tensor] | None = None, *, val: bool = True
 ) -> dict[str, Any]:
-    """The data of both levels as ``train`` and ``val``, each in its own order; no ``val`` if there is none."""
-    levels = [("train", task.train, size, 10)]
-    if val and task.val is not None:
-        levels.append(("val", task.val, None, 11))
-    return {
-        name: part.stream(
-            batch_size=part.batch_size(wanted),
-            seed=mix(task.seed, purpose),
-            hyper=hyper,
-            augment=name == "train",
-        )
-        for name, part, wanted, purpose in levels
-    }
+    """The data of both levels as ``train`` and ``val``; no ``val`` if there is none."""
+    train = {"train": task.level("train", size, hyper=hyper)}
+    return train | {"val": task.level("val", hyper=hyper)} if val and task.val is not None else train
 
 
 def even(tasks: Sequence[Task]) -> list[Task]:

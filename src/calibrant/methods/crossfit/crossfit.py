@@ -46,17 +46,8 @@ class FoldTask(Task):
     def streams(self, wanted: int | None) -> dict[str, Any]:
         """The data of both levels. All rows, including padding rows, keep their indices in ``pooled``."""
         assert self.val is not None
-        levels = (("train", 10, self.train, self.fold.train), ("val", 11, self.val, self.fold.judge))
-        return {
-            name: part.stream(
-                batch_size=part.batch_size(wanted),
-                seed=mix(self.seed, purpose),
-                index=cycled(rows, len(part)),
-                hyper=self.constants,
-                augment=name == "train",
-            )
-            for name, purpose, part, rows in levels
-        }
+        index = {"train": cycled(self.fold.train, len(self.train)), "val": cycled(self.fold.judge, len(self.val))}
+        return {name: self.level(name, wanted, index=rows, hyper=self.constants) for name, rows in index.items()}
 
 
 def fold_tasks(task: Task, pooled: Samples, folds: Sequence[Fold]) -> list[FoldTask]:

@@ -31,39 +31,22 @@ def main(name: str, folder: Path) -> None:
     for kind, classifier in classifiers.items():
         classifier.fit(X, labels).save(folder / f"{name}-{kind}.calibrant")
         told[kind] = {"classes": classifier.classes_.tolist(), "probs": classifier.predict_proba(X[:5]).tolist()}
-    if hasattr(classifier, "encoder_"):
-        frame(name, folder, told, classifier, X, labels)
-        text(name, folder, told, classifier, labels)
+    frame(name, folder, told, classifier, X, labels)
+    text(name, folder, told, classifier, labels)
     scores = np.eye(3)[y] * 2 + random.normal(size=(36, 3)).round(2)
     told["scores"] = scores[:5].tolist()
-    kinds = {k: posthoc.make_calibrator(k) for k in ("temperature", "isotonic", "neural")}
-    if hasattr(posthoc, "Auto"):
-        kinds["auto"] = posthoc.Auto()
+    kinds = {k: posthoc.make_calibrator(k) for k in ("temperature", "isotonic", "neural")} | {"auto": posthoc.Auto()}
     for kind, calibrator in kinds.items():
         posthoc.save_calibrator(calibrator.fit(scores, y), folder / f"{name}-{kind}.calibrant")
         told[kind] = {"probs": calibrator.predict_proba(scores[:5]).tolist()}
-    if hasattr(calibrant.Trained, "save"):
-        network(name, folder, told)
-        network_with_map(f"{name}-map", folder)
+    told["network"] = network(folder / f"{name}-network.calibrant")
     (folder / f"{name}.json").write_text(json.dumps(told))
+    with_map = network(folder / f"{name}-map-network.calibrant", confidence_map=True)
+    (folder / f"{name}-map.json").write_text(json.dumps({"network": with_map}))
 
 
-def network(name, folder, told):
-    """A user's network, with a temperature."""
-    import torch
-
-    torch.manual_seed(0)
-    x = torch.randn(60, 2)
-    y = (x[:, 0] + 0.5 * torch.randn(60) > 0).long()
-    net = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
-    method = calibrant.methods.Standard(epochs=5)
-    result = calibrant.fit(net, (x[:40], y[:40]), (x[40:], y[40:]), method=method)
-    result.save(folder / f"{name}-network.calibrant")
-    told["network"] = {"rows": x[:5].tolist(), "probs": result.probs(x[:5]).tolist()}
-
-
-def network_with_map(name, folder):
-    """A network with a confidence map; it has its own JSON file."""
+def network(path, *, confidence_map=False):
+    """A user's network with a temperature or a confidence map, which has its own JSON file."""
     import torch
 
     from calibrant.methods.confidence import Mapped, fit_map
@@ -72,14 +55,15 @@ def network_with_map(name, folder):
     x = torch.randn(60, 2)
     y = (x[:, 0] + 0.5 * torch.randn(60) > 0).long()
     net = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Tanh(), torch.nn.Linear(4, 2))
-    result = calibrant.fit(net, (x[:40], y[:40]), (x[40:], y[40:]), networks=1, epochs=5)
-    logits = torch.randn(4000, 2) * 3
-    labels = (logits[:, 0] + 2 * torch.randn(4000) < logits[:, 1]).long()
-    model = result.fitted.model
-    result = dataclasses.replace(result, fitted=Mapped(model, fit_map(logits, labels), extras={"confidence": "map"}))
-    result.save(folder / f"{name}-network.calibrant")
-    told = {"network": {"rows": x[:5].tolist(), "probs": result.probs(x[:5]).tolist()}}
-    (folder / f"{name}.json").write_text(json.dumps(told))
+    given = {"networks": 1, "epochs": 5} if confidence_map else {"method": calibrant.methods.Standard(epochs=5)}
+    result = calibrant.fit(net, (x[:40], y[:40]), (x[40:], y[40:]), **given)
+    if confidence_map:
+        logits = torch.randn(4000, 2) * 3
+        labels = (logits[:, 0] + 2 * torch.randn(4000) < logits[:, 1]).long()
+        mapped = Mapped(result.fitted.model, fit_map(logits, labels), extras={"confidence": "map"})
+        result = dataclasses.replace(result, fitted=mapped)
+    result.save(path)
+    return {"rows": x[:5].tolist(), "probs": result.probs(x[:5]).tolist()}
 
 
 def frame(name, folder, told, classifier, X, labels):

@@ -13,8 +13,7 @@ from torch import nn
 
 import calibrant
 from calibrant import estimators, posthoc, selective
-from calibrant.base.container import read_arrays, read_content, write_container
-from calibrant.base.files import VERSION, pack, unpack
+from calibrant.base.files import VERSION, pack, read_arrays, read_content, unpack, write_container
 from calibrant.data import TableEncoder
 
 HERE = Path(__file__).parent
