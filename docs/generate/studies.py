@@ -43,6 +43,7 @@ SECTIONS = {
     "guarantees-bounds": lambda: guarantees.bounds_table(stored("guarantees").records),
     "guarantees-sets": lambda: guarantees.sets_table(stored("guarantees").records),
     "recipes": lambda: recipes.table(list(stored("recipes").records)),
+    "recipes-gpu": lambda: recipes.table(list(stored("recipes-gpu").records)),
     "recipe-values": recipe_values,
     "wide": lambda: wide.table(list(stored("bench").records)),
 }
