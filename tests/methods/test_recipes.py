@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import calibrant
 from calibrant.bilevel import SGD, Adam, AdamW, Bilevel, NonFiniteError, Plain, Truncated, composed, solve
@@ -58,7 +59,8 @@ KINDS = {
         lambda: nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)),
     ],
     "recurrent": [lambda: nn.GRU(3, 4), lambda: nn.Sequential(nn.Conv1d(1, 3, 3), nn.LSTMCell(3, 4))],
-    "perceptron": [perceptron, lambda: conv(norm=False), lambda: kaiming(conv(norm=False))],
+    "other-conv": [lambda: conv(norm=False), lambda: kaiming(conv(norm=False))],
+    "perceptron": [perceptron],
 }
 
 
@@ -73,6 +75,16 @@ def test_the_kind_of_a_network_and_of_a_trained_one(kind):
                 values.add_(torch.randn_like(values))
         assert kind_of(net) == "pretrained"
         assert kind_of(net, pretrained=False) == kind
+
+
+def test_the_rate_of_adam_grows_with_the_batch_size():
+    rates = [recipe_for(perceptron(), batch_size=size).rate for size in (16, 128, 512, 10_000)]
+    assert rates == pytest.approx([0.004, 0.004, 0.008, 0.012])
+    assert recipe_for(conv(), batch_size=1024) == SMALL_RECIPES["convolution"]
+    assert recipe_for(perceptron(), True, 1024) == RECIPES["pretrained"]
+    loader = DataLoader(TensorDataset(*rows(5000)), batch_size=512)
+    result = calibrant.fit(perceptron(), loader, rows(300, 1), epochs=1)
+    assert result.extras["method"] == "small perceptron: AdamW, one cycle up to 0.008"
 
 
 def test_the_rate_depends_on_the_number_of_trainable_parameters():

@@ -79,7 +79,7 @@ def test_bad_use_is_refused():
     with pytest.raises(ValueError, match="'l1', 'l2' or 'max'"):
         metrics.StreamingECE(norm="l0")
     for n_classes in (0, 2.5):
-        with pytest.raises(ValueError, match="n_classes must be a positive integer"):
+        with pytest.raises(ValueError, match="n_classes must be a positive whole number"):
             metrics.StreamingClasswiseECE(n_classes)
     with pytest.raises(ValueError, match="same kind and size"):
         metrics.StreamingECE(10).merge_state(metrics.StreamingECE(15))

@@ -43,16 +43,16 @@ CEILINGS = {
     "data": 2_750,
     "estimators": 1_500,
     "export": 400,
-    "integrations": 300,
+    "integrations": 250,
     "losses": 550,
     "methods": 4_050,
-    "metrics": 1_700,
+    "metrics": 1_550,
     "models": 1_250,
     "plots": 700,
     "pool": 950,
     "posthoc": 1_300,
-    "report": 2_050,
-    "selective": 850,
+    "report": 1_950,
+    "selective": 800,
     "tables": 1_200,
 }
 """Lines of code per room, without docstrings, comments and blank lines; "" is the package's face.
@@ -117,8 +117,6 @@ def test_no_modules_import_each_other():
 LATE = {
     "calibrant.data.streams.streams": {"calibrant.data.streams.loaders"},
     "calibrant.estimators.base": {"calibrant.estimators.persistence"},
-    "calibrant.metrics.streaming": {"calibrant.metrics.torchmetrics"},
-    "calibrant.report.evaluation.result": {"calibrant.report.evaluation.page"},
 }
 """Imports inside functions that close a circle. There may only be fewer."""
 

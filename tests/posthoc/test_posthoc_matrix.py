@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 import torch
 from posthoc_cases import log_loss, overconfident
-from scipy.optimize import minimize
 from scipy.special import log_softmax, softmax
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
-from calibrant.posthoc import Beta, Dirichlet, Matrix, Platt, StructuredMatrix, Temperature, Vector, _multinomial
+from calibrant.posthoc import Beta, Dirichlet, Matrix, Platt, StructuredMatrix, Temperature, Vector
 from calibrant.posthoc._multinomial import MultinomialProblem, _Objective, class_curvature, objective, solve
-from calibrant.posthoc.matrix import ODIR_GRID, _odir_problem
+from calibrant.posthoc.matrix import ODIR_GRID
 
 
 def problem(seed=0, penalty=0.01, lower=None, free=None):
@@ -102,31 +101,6 @@ def test_preconditioning_leaves_the_optimum_where_newton_steps_find_it():
     assert objective(p, solve(p, curvature=class_curvature(other))) == pytest.approx(reference, abs=1e-6)
 
 
-def test_the_basis_saves_evaluations(monkeypatch):
-    rng = np.random.default_rng(6)
-    places = rng.normal(size=(40, 16)) / 4
-    truth = 6 * (2.2 * places[rng.integers(0, 40, 1500)] + 0.35 * rng.normal(size=(1500, 16))) @ places.T
-    labels = (truth + rng.gumbel(size=truth.shape)).argmax(axis=1)
-    p = _odir_problem(log_softmax(truth * rng.uniform(1.2, 2.2, 40), axis=1), labels, np.ones(1500), 1.0, 1.9)
-    count = 0
-    plain = _multinomial._Objective.value_and_gradient
-
-    def counted(self, full):
-        nonlocal count
-        count += 1
-        return plain(self, full)
-
-    def unit(blocks, diagonal):
-        return np.broadcast_to(np.eye(blocks.shape[1]), blocks.shape).copy(), 1.0
-
-    monkeypatch.setattr(_multinomial._Objective, "value_and_gradient", counted)
-    found = solve(p)
-    with_basis, count = count, 0
-    monkeypatch.setattr(_multinomial, "_basis", unit)
-    assert objective(p, found) == pytest.approx(objective(p, solve(p)), abs=1e-6)
-    assert with_basis < 0.7 * count
-
-
 def test_fixed_values_stay_and_bounds_hold():
     free = np.random.default_rng(1).random((3, 5)) < 0.6
     lower = np.zeros((3, 5))
@@ -140,18 +114,6 @@ def test_fixed_values_stay_and_bounds_hold():
     assert np.abs(slope[inside]).max() < 2e-6
     assert slope[free & ~inside].min() > -2e-6
     assert (free & ~inside).any(), "a bound must be active for this to prove anything"
-
-
-def test_a_dense_newton_reference():
-    p = problem(penalty=0.05)
-    flat = minimize(
-        lambda t: objective(p, t.reshape(3, 5)),
-        np.zeros(15),
-        jac=lambda t: gradient(p, t.reshape(3, 5)).ravel(),
-        method="BFGS",
-        options={"gtol": 1e-7},
-    )
-    np.testing.assert_allclose(solve(p), flat.x.reshape(3, 5), atol=1e-4)
 
 
 def test_without_a_minimum_a_warning_says_so():

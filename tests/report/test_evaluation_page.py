@@ -71,7 +71,7 @@ def test_a_hundred_thousand_predictions_stay_below_two_megabytes():
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_limits_have_exact_counts_and_the_bound_of_the_library(n_classes):
     probs, labels = predictions(3000, n_classes)
-    sample = read_matrix(probs, labels, from_logits=False, classes=None)
+    sample = read_matrix(probs, labels)
     data = reject(sample, 0.95)
     score = probs[:, 1] if n_classes == 2 else probs.max(axis=1)
     right = probs.argmax(axis=1) == labels

@@ -71,8 +71,8 @@ def report(drawn):
     report.verdicts(
         [
             Verdict(f"First {EVIL}", mean_interval([1.0, 1.2]), True, note=f"Why {EVIL}"),
-            {"statement": "Second", "measured": 0.5, "holds": False},
-            {"statement": "Third"},
+            Verdict("Second", 0.5, False),
+            Verdict("Third"),
         ]
     )
     report.figure(drawn, f"Drawing {EVIL}", "one")
@@ -170,10 +170,8 @@ def test_very_large_drawings_are_shown_as_png(drawn, monkeypatch):
     assert image["src"].startswith("data:image/png;base64,")
 
 
-def test_names_of_figures_are_file_names_and_differ(drawn):
+def test_names_of_figures_differ(drawn):
     report = Report("Names")
-    with pytest.raises(ValueError, match="file name"):
-        report.figure(drawn, "Caption", "../../etc")
     report.figure(drawn, "Caption", "a")
     with pytest.raises(ValueError, match="again"):
         report.figure(drawn, "Caption", "a")

@@ -82,7 +82,7 @@ def evaluate(
     with notes_printed():
         files = [read_predictions(path, **options_for(read_predictions, ctx)) for path in predictions]
     with notes_printed():
-        result, fitted = judge_files(files, level=level, bins=bins, **options_for(judge_files, ctx))
+        result, fitted = judge_files(files, **options_for(judge_files, ctx))
     choices = {name: calibrator.choice_ for name, calibrator in fitted.items() if hasattr(calibrator, "choice_")}
     if out is not None:  # before anything is printed, because the reader of standard output may stop reading
         card = {"predictions": ", ".join(path.name for path in predictions)}

@@ -8,7 +8,8 @@ recurrent   a recurrent layer of torch (``nn.LSTM``, ``nn.GRUCell``, …)
 transformer ``nn.MultiheadAttention``, a layer whose class name contains "attention" or "transformer", or LayerNorm or
             RMSNorm in a network without BatchNorm
 convolution a convolution and BatchNorm
-perceptron  everything else: perceptrons on tables or embeddings, convolutions without normalisation
+other-conv  a convolution without BatchNorm
+perceptron  everything else: perceptrons on tables or embeddings
 =========== ===========================================================================================================
 """
 
@@ -27,7 +28,7 @@ from calibrant.methods.averaged import AveragedNetwork
 from calibrant.methods.fit.untrained import is_pretrained
 from calibrant.models.functional.user_modules import unwrapped
 
-Kind = Literal["convolution", "transformer", "pretrained", "recurrent", "perceptron"]
+Kind = Literal["convolution", "other-conv", "transformer", "pretrained", "recurrent", "perceptron"]
 
 
 def _recipe(kind: str, optimizer: Optimizer, **settings: Any) -> AveragedNetwork:
@@ -40,36 +41,49 @@ RECIPES: dict[Kind, AveragedNetwork] = {
     ),
     "transformer": _recipe("transformer", AdamW(1e-3, weight_decay=0.2, decay_on="weights", clip_norm=1.0), warmup=0.3),
     "recurrent": _recipe("recurrent network", AdamW(3e-3, weight_decay=0.2, decay_on="weights", clip_norm=1.0)),
+    "other-conv": _recipe("convolutional network without BatchNorm", AdamW(4e-3, weight_decay=0.2, decay_on="weights")),
     "perceptron": _recipe("perceptron", AdamW(4e-3, weight_decay=0.2, decay_on="weights")),
     "pretrained": _recipe(
         "pretrained network", AdamW(1e-4, weight_decay=0.01, decay_on="weights", clip_norm=1.0), steps=400, passes=4
     ),
 }
-"""One row for each kind. Learning rates are for batches of about 128 samples."""
+"""One row for each kind. Learning rates are for batches of about 128 samples; see :func:`recipe_for`."""
 SMALL_RECIPES: dict[Kind, AveragedNetwork] = {
     "convolution": _recipe(
         "small convolutional network with BatchNorm", SGD(0.3, momentum=0.9, nesterov=True, weight_decay=5e-4)
     ),
     "transformer": _recipe("small transformer", AdamW(6e-3, weight_decay=0.5, decay_on="weights", clip_norm=1.0)),
     "recurrent": _recipe("small recurrent network", AdamW(2e-2, weight_decay=0.2, decay_on="weights", clip_norm=1.0)),
+    "other-conv": _recipe(
+        "small convolutional network without BatchNorm", AdamW(12e-3, weight_decay=0.5, decay_on="weights")
+    ),
     "perceptron": _recipe("small perceptron", AdamW(4e-3, weight_decay=0.5, decay_on="weights")),
 }
 """Small networks bear higher rates, and need them in a short run."""
 SMALL, LARGE = 100_000, 1_000_000
 """Trainable parameters below which a network is small, and above which a pretrained network needs low rates."""
+BATCH, LARGEST_FACTOR = 128, 3.0
+"""The batch size above which the rate of Adam grows with the root of the size, and its largest factor."""
 
 
-def recipe_for(module: nn.Module, pretrained: bool | None = None) -> AveragedNetwork:
+def recipe_for(module: nn.Module, pretrained: bool | None = None, batch_size: int = BATCH) -> AveragedNetwork:
     """The recipe for a network. ``pretrained`` overrides :func:`is_pretrained`.
+
+    For batches of more than 128 samples, the rate of Adam is multiplied by the root of ``batch_size / 128``, at most by
+    3. That of SGD, and the low rates of pretrained networks, are not changed.
 
     A network that looks pretrained, but has at most a million trainable parameters, gets the recipe of its
     architecture: thousands of samples tell such a network more than its start.
     """
     kind, count = kind_of(module, pretrained), sum(p.numel() for p in module.parameters() if p.requires_grad)
     if kind == "pretrained" and pretrained is None and count <= LARGE:
-        row = recipe_for(module, pretrained=False)
+        row = recipe_for(module, False, batch_size)
         return replace(row, kind=f"{row.kind}, pretrained")
-    return SMALL_RECIPES.get(kind, RECIPES[kind]) if count < SMALL else RECIPES[kind]
+    row = SMALL_RECIPES.get(kind, RECIPES[kind]) if count < SMALL else RECIPES[kind]
+    if batch_size <= BATCH or kind == "pretrained" or not isinstance(row.optimizer, Adam):
+        return row
+    rate = row.rate * min(LARGEST_FACTOR, (batch_size / BATCH) ** 0.5)
+    return replace(row, optimizer=replace(row.optimizer, learning_rate=rate))
 
 
 def kind_of(module: nn.Module, pretrained: bool | None = None) -> Kind:
@@ -83,7 +97,9 @@ def kind_of(module: nn.Module, pretrained: bool | None = None) -> Kind:
     other_norm = not normalised and any(isinstance(layer, nn.LayerNorm | nn.RMSNorm) for layer in layers)
     if other_norm or any(_attends(layer) for layer in layers):
         return "transformer"
-    return "convolution" if normalised and any(isinstance(layer, _ConvNd) for layer in layers) else "perceptron"
+    if any(isinstance(layer, _ConvNd) for layer in layers):
+        return "convolution" if normalised else "other-conv"
+    return "perceptron"
 
 
 def _attends(layer: nn.Module) -> bool:

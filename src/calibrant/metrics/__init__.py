@@ -5,16 +5,14 @@ weights and groups. The docstring of `ece` describes these keywords for all metr
 """
 
 from calibrant.base.inputs import Logits
-from calibrant.metrics.binned import ace, ece, mce, overconfidence, underconfidence
+from calibrant.metrics.binned import ReliabilityBins, ace, ece, mce, overconfidence, reliability_bins, underconfidence
 from calibrant.metrics.classwise import classwise_ece
 from calibrant.metrics.comparison import Comparison, compare
 from calibrant.metrics.intervals import Estimate, asymptotic_interval, bootstrap_interval
-from calibrant.metrics.kernel import kde_ece, sece
-from calibrant.metrics.mmce import mmce
+from calibrant.metrics.kernel import kde_ece, mmce, sece
 from calibrant.metrics.noise import CalibrationTest, NoiseFloor, calibration_test, noise_floor
 from calibrant.metrics.paired import excludes_zero, mean_interval, paired_difference, ratio_of_means
 from calibrant.metrics.predictions import Grouped
-from calibrant.metrics.reliability import ReliabilityBins, reliability_bins
 from calibrant.metrics.scores import (
     BrierDecomposition,
     accuracy,

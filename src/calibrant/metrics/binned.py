@@ -1,25 +1,16 @@
-"""Calibration errors over bins of confidence: ECE, MCE, ACE, and the signed parts of ECE."""
+"""Calibration errors over bins of confidence: ECE, MCE, ACE, the signed parts of ECE, and the reliability diagram."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 import torch
 from torch import Tensor
 
-from calibrant.metrics.bins import (
-    BinSums,
-    Norm,
-    Scheme,
-    bin_edges,
-    bin_index,
-    bin_sums,
-    calibration_error,
-    histogram,
-)
-from calibrant.metrics.predictions import Grouped, MetricKeywords, Predictions, evaluate, metric
+from calibrant.metrics.bins import BinSums, Norm, Scheme, bin_edges, bin_index, bin_sums, calibration_error, histogram
+from calibrant.metrics.predictions import Grouped, InputKeywords, MetricKeywords, Predictions, evaluate, metric, read
 
 
 def bin_table(p: Predictions, bins: int, scheme: Scheme) -> BinSums:
@@ -172,15 +163,42 @@ def underconfidence(
 
 
 def _one_sided(
-    sign: float,
-    probs: Any,
-    labels: Any,
-    bins: int,
-    scheme: Scheme,
-    **keywords: Unpack[MetricKeywords],
+    sign: float, probs: Any, labels: Any, bins: int, scheme: Scheme, **keywords: Unpack[MetricKeywords]
 ) -> float | Grouped:
     def core(q: Predictions) -> float:
         sums = bin_table(q, bins, scheme)
         return (sums.share * (sign * sums.gap).clamp(min=0)).sum().item()
 
     return evaluate(core, probs, labels, **keywords)
+
+
+@dataclass(frozen=True)
+class ReliabilityBins:
+    """The numbers behind a reliability diagram, one entry per bin; empty bins have NaN in the two means.
+
+    A bin is (`lower`, `upper`]. `share` is its share of the sample, `effective_count` its number of rows (with weights,
+    the number of equally weighted rows that are as precise), and `confidence` and `accuracy` are its two means.
+    """
+
+    lower: Tensor
+    upper: Tensor
+    share: Tensor
+    effective_count: Tensor
+    confidence: Tensor
+    accuracy: Tensor
+
+
+def reliability_bins(
+    probs: Any = None, labels: Any = None, bins: int = 15, scheme: Scheme = "width", **keywords: Unpack[InputKeywords]
+) -> ReliabilityBins:
+    """Limits, share of the sample, mean confidence and accuracy of each bin.
+
+    Keywords are as in `ece`, without groups.
+    """
+    p = read(probs, labels, **keywords)
+    upper = bin_edges(p.confidence, bins, scheme, p.weight)
+    sums = bin_sums(p.confidence, p.correct, p.weight, upper, scheme)
+    lower = torch.cat([upper.new_zeros(1), upper[:-1]])
+    effective = sums.weight**2 / sums.weight_sq.where(sums.weight_sq > 0, 1.0)
+    means = sums.confidence / sums.weight, sums.correct / sums.weight
+    return ReliabilityBins(lower.double(), upper.double(), sums.share, effective, *means)

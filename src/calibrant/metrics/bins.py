@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from calibrant.base.settings import check_choice, shown
+from calibrant.base.settings import check_choice, check_whole
 
 Scheme = Literal["width", "mass"]
 Norm = Literal["l1", "l2", "max"]
@@ -38,13 +38,6 @@ class BinSums:
         return self.weight / self.weight.sum(dim=-1, keepdim=True)
 
 
-def check_bins(bins: int) -> int:
-    """Return the number of bins; an error if it is not a positive integer."""
-    if isinstance(bins, bool) or not hasattr(bins, "__index__") or int(bins) < 1:
-        raise ValueError(f"bins must be a positive integer; got {shown(bins)}.")
-    return int(bins)
-
-
 def bin_edges(confidence: Tensor, bins: int, scheme: Scheme, weight: Tensor | None = None) -> Tensor:
     """Upper edges of the bins, shape (M,), in the dtype of the confidence.
 
@@ -52,7 +45,7 @@ def bin_edges(confidence: Tensor, bins: int, scheme: Scheme, weight: Tensor | No
     confidence with at least a share m/M of the sample at or below it. Equal confidences therefore share a bin in any
     order, and bins can be empty.
     """
-    bins = check_bins(bins)
+    bins = check_whole("bins", bins)
     check_choice("scheme", scheme, ("width", "mass"))
     if scheme == "width":
         edges = torch.arange(1, bins + 1, dtype=torch.float64, device=confidence.device) / bins

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, Literal, Unpack, overload
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import Tensor
@@ -13,51 +13,7 @@ from calibrant.base.inputs import Array, like
 from calibrant.base.settings import check_choice
 from calibrant.metrics.binned import bin_table
 from calibrant.metrics.bins import CHUNK, BinSums, Norm, Scheme, bin_edges, bin_index, calibration_error, histogram
-from calibrant.metrics.predictions import Grouped, InputKeywords, MetricKeywords, Predictions, evaluate, metric, read
-
-
-@overload
-def classwise_ece(
-    probs: Any = ...,
-    labels: Any = ...,
-    bins: int = ...,
-    scheme: Scheme = ...,
-    *,
-    norm: Norm = ...,
-    debias: bool = ...,
-    average: None,
-    **keywords: Unpack[InputKeywords],
-) -> Any: ...
-
-
-@overload
-def classwise_ece(
-    probs: Any = ...,
-    labels: Any = ...,
-    bins: int = ...,
-    scheme: Scheme = ...,
-    *,
-    norm: Norm = ...,
-    debias: bool = ...,
-    average: Literal["macro"] = ...,
-    groups: None = ...,
-    **keywords: Unpack[InputKeywords],
-) -> float: ...
-
-
-@overload
-def classwise_ece(
-    probs: Any = ...,
-    labels: Any = ...,
-    bins: int = ...,
-    scheme: Scheme = ...,
-    *,
-    norm: Norm = ...,
-    debias: bool = ...,
-    average: Literal["macro"] = ...,
-    groups: Any,
-    **keywords: Unpack[InputKeywords],
-) -> Grouped: ...
+from calibrant.metrics.predictions import Grouped, MetricKeywords, Predictions, evaluate, metric, read
 
 
 @metric()

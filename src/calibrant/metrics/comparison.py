@@ -21,8 +21,8 @@ from calibrant.metrics._resampling import (
     tail_p_value,
     unwrapped,
 )
-from calibrant.metrics.binned import ace, ece, mce
-from calibrant.metrics.bins import Norm, Scheme, bin_edges, bin_sums
+from calibrant.metrics.binned import ace, bin_table, ece, mce
+from calibrant.metrics.bins import Norm, Scheme
 from calibrant.metrics.predictions import Binary, Predictions
 
 
@@ -116,41 +116,26 @@ def compare(
     bounded = metric in (ece, mce, ace) and not metric_arguments.get("debias", False)
     if test == "bound" and not bounded:
         raise ValueError("metric must be ece, mce or ace without debias for test='bound'; use test='bootstrap'.")
-    a, b = _read_both(
-        metric,
-        (probs_a, probs_b),
-        labels,
-        confidence,
-        correct,
-        from_logits=from_logits,
-        binary=binary,
-        sample_weight=sample_weight,
-    )
+    keywords: dict[str, Any] = {"from_logits": from_logits, "binary": binary, "sample_weight": sample_weight}
+    a, b = _read_both(metric, (probs_a, probs_b), labels, confidence, correct, **keywords)
     values = call(metric, a, metric_arguments), call(metric, b, metric_arguments)
+    difference = values[0] - values[1]
     if test == "bound" or (test == "auto" and bounded):
-        ends = _bound(a, b, values, level, seed, metric, **metric_arguments)
-        return Comparison(*values, values[0] - values[1], *ends, level, f"bounds for the norms of gaps, seed {seed}")
+        ends = _bound(a, b, difference, level, seed, metric, **metric_arguments)
+        return Comparison(*values, difference, *ends, level, f"bounds for the norms of gaps, seed {seed}")
     generator = new_generator(seed, a.confidence.device)
-    low, high, p_value = _bootstrap(a, b, metric, metric_arguments, n_resamples, generator, level, values)
+    resamples = _Resamples(metric, metric_arguments, n_resamples, generator)
+    low, high, p_value = resamples.bootstrap(a, b, level, difference)
     if test == "swap":
-        observed = abs(values[0] - values[1])
-        p_value = _swap_test(a, b, metric, metric_arguments, n_resamples, generator, observed)
-    method = f"paired bootstrap, p by {'swap' if test == 'swap' else 'bootstrap'}"
-    return Comparison(
-        *values,
-        values[0] - values[1],
-        low,
-        high,
-        p_value,
-        level,
-        f"{method}, {n_resamples} resamples, seed {seed}",
-    )
+        p_value = resamples.swap_test(a, b, abs(difference))
+    method = f"paired bootstrap, p by {'swap' if test == 'swap' else 'bootstrap'}, {n_resamples} resamples, seed {seed}"
+    return Comparison(*values, difference, low, high, p_value, level, method)
 
 
 def _bound(
     a: Predictions,
     b: Predictions,
-    values: tuple[float, float],
+    difference: float,
     level: float,
     seed: int,
     metric: Metric,
@@ -161,10 +146,7 @@ def _bound(
 ) -> tuple[float, float, float]:
     """Interval and p-value from ‖ĝ‖ − ‖e‖ ≤ ‖g‖ ≤ ‖ĝ‖ − ⟨u, e⟩ for both models."""
     scheme, norm = "mass" if metric is ace else scheme, "max" if metric is mce else norm
-    sums = [
-        bin_sums(p.confidence, p.correct, p.weight, bin_edges(p.confidence, bins, scheme, p.weight), scheme)
-        for p in (a, b)
-    ]
+    sums = [bin_table(p, bins, scheme) for p in (a, b)]
     generator = new_generator(seed, torch.device("cpu"))
     # excess[i]: how far model i's ‖e‖ and the other model's ⟨u, e⟩ together can raise the difference. One is even and
     # the other odd in the noise, so they are uncorrelated; they are drawn as independent.
@@ -173,32 +155,42 @@ def _bound(
         size = noise_norms(sums[model], norm, seed).cpu()
         tilt = torch.randn(len(size), generator=generator, dtype=torch.float64, device="cpu")
         excess.append(size + dual_deviation(sums[other_model], norm) * tilt)
-    difference, tail = values[0] - values[1], (1 + level) / 2
+    tail = (1 + level) / 2
     low = difference - torch.quantile(excess[0], tail).item()
     high = difference + torch.quantile(excess[1], tail).item()
     p_value = tail_p_value(excess[0 if difference >= 0 else 1], abs(difference))
     return low, high, min(1.0, 2 * p_value)
 
 
-def _bootstrap(
-    a: Predictions,
-    b: Predictions,
-    metric: Metric,
-    arguments: dict[str, Any],
-    n_resamples: int,
-    generator: torch.Generator,
-    level: float,
-    values: tuple[float, float],
-) -> tuple[float, float, float]:
-    """Basic interval of the difference, and its p-value."""
-    difference = values[0] - values[1]
-    draws = torch.empty(n_resamples, dtype=torch.float64, device="cpu")
-    for i in range(n_resamples):
-        rows = draw_rows(len(a), generator)
-        draws[i] = call(metric, a.take(rows), arguments) - call(metric, b.take(rows), arguments)
-    low, high = quantiles(draws, level)
-    upper, lower = tail_p_value(draws, 2 * difference), tail_p_value(-draws, -2 * difference)
-    return 2 * difference - high, 2 * difference - low, min(1.0, 2 * min(upper, lower))
+@dataclass(frozen=True)
+class _Resamples:
+    """Draws of the difference of a metric between two models."""
+
+    metric: Metric
+    arguments: dict[str, Any]
+    count: int
+    generator: torch.Generator
+
+    def _difference(self, a: Predictions, b: Predictions) -> float:
+        return call(self.metric, a, self.arguments) - call(self.metric, b, self.arguments)
+
+    def bootstrap(self, a: Predictions, b: Predictions, level: float, difference: float) -> tuple[float, float, float]:
+        """Basic interval of the difference, and its p-value."""
+        draws = torch.empty(self.count, dtype=torch.float64, device="cpu")
+        for i in range(self.count):
+            rows = draw_rows(len(a), self.generator)
+            draws[i] = self._difference(a.take(rows), b.take(rows))
+        low, high = quantiles(draws, level)
+        upper, lower = tail_p_value(draws, 2 * difference), tail_p_value(-draws, -2 * difference)
+        return 2 * difference - high, 2 * difference - low, min(1.0, 2 * min(upper, lower))
+
+    def swap_test(self, a: Predictions, b: Predictions, observed: float) -> float:
+        """The p-value of the size of the difference, from swapping the two predictions of each row at random."""
+        sizes = torch.empty(self.count, dtype=torch.float64, device="cpu")
+        for i in range(self.count):
+            swap = torch.rand(len(a), generator=self.generator, device=self.generator.device) < 0.5
+            sizes[i] = abs(self._difference(_mix(swap, b, a), _mix(swap, a, b)))
+        return tail_p_value(sizes, observed)
 
 
 def _read_both(
@@ -216,23 +208,6 @@ def _read_both(
             f"Both models must have the same classes; got {a.probs.shape[1]} and {b.probs.shape[1]} columns."
         )
     return a, b
-
-
-def _swap_test(
-    a: Predictions,
-    b: Predictions,
-    metric: Metric,
-    arguments: dict[str, Any],
-    n_resamples: int,
-    generator: torch.Generator,
-    observed: float,
-) -> float:
-    sizes = torch.empty(n_resamples, dtype=torch.float64, device="cpu")
-    for i in range(n_resamples):
-        swap = torch.rand(len(a), generator=generator, device=generator.device) < 0.5
-        first, second = _mix(swap, b, a), _mix(swap, a, b)
-        sizes[i] = abs(call(metric, first, arguments) - call(metric, second, arguments))
-    return tail_p_value(sizes, observed)
 
 
 def _mix(take_first: Tensor, first: Predictions, second: Predictions) -> Predictions:

@@ -23,8 +23,8 @@ from calibrant.metrics._resampling import (
     quantiles,
     read_for,
 )
-from calibrant.metrics.binned import ace, ece, mce
-from calibrant.metrics.bins import Norm, Scheme, bin_edges, bin_sums, calibration_error
+from calibrant.metrics.binned import ace, bin_table, ece, mce
+from calibrant.metrics.bins import Norm, Scheme, calibration_error
 from calibrant.metrics.predictions import Binary, Predictions
 from calibrant.metrics.scores import accuracy, brier, brier_terms, confidence_gap, nll, nll_terms, signed_gaps
 
@@ -76,16 +76,8 @@ def bootstrap_interval(
     """
     check_level(level, n_resamples)
     check_choice("method", method, ("basic", "percentile"))
-    p = read_for(
-        metric,
-        probs,
-        labels,
-        confidence,
-        correct,
-        from_logits=from_logits,
-        binary=binary,
-        sample_weight=sample_weight,
-    )
+    keywords: dict[str, Any] = {"from_logits": from_logits, "binary": binary, "sample_weight": sample_weight}
+    p = read_for(metric, probs, labels, confidence, correct, **keywords)
     value = call(metric, p, metric_arguments)
     generator = new_generator(seed, p.confidence.device)
     draws = [call(metric, p.take(draw_rows(len(p), generator)), metric_arguments) for _ in range(n_resamples)]
@@ -129,16 +121,8 @@ def asymptotic_interval(
     `bins`, `scheme` and `norm` apply to the binned errors. The other arguments are as in `ece`.
     """
     check_level(level, 10**9)
-    p = read_for(
-        metric,
-        probs,
-        labels,
-        confidence,
-        correct,
-        from_logits=from_logits,
-        binary=binary,
-        sample_weight=sample_weight,
-    )
+    keywords: dict[str, Any] = {"from_logits": from_logits, "binary": binary, "sample_weight": sample_weight}
+    p = read_for(metric, probs, labels, confidence, correct, **keywords)
     if metric in (ece, mce, ace):
         scheme = "mass" if metric is ace else scheme
         return _norm_interval(p, level, bins, scheme, "max" if metric is mce else norm)
@@ -184,8 +168,7 @@ def _wilson(p: Predictions, level: float) -> Estimate:
 
 
 def _norm_interval(p: Predictions, level: float, bins: int, scheme: Scheme, norm: Norm) -> Estimate:
-    edges = bin_edges(p.confidence, bins, scheme, p.weight)
-    sums = bin_sums(p.confidence, p.correct, p.weight, edges, scheme)
+    sums = bin_table(p, bins, scheme)
     value = calibration_error(sums, norm, debias=False).item()
     one_sided = (1 + level) / 2
     below = torch.quantile(noise_norms(sums, norm), one_sided).item()

@@ -179,16 +179,8 @@ def calibration_test(
     """
     if n_resamples < 1:
         raise ValueError(f"n_resamples must be at least 1; got {n_resamples}.")
-    p = read_for(
-        metric,
-        probs,
-        labels,
-        confidence,
-        correct,
-        from_logits=from_logits,
-        binary=binary,
-        sample_weight=sample_weight,
-    )
+    keywords: dict[str, Any] = {"from_logits": from_logits, "binary": binary, "sample_weight": sample_weight}
+    p = read_for(metric, probs, labels, confidence, correct, **keywords)
     statistic = call(metric, p, metric_arguments)
     draws = null_values(p, metric, metric_arguments, n_resamples, seed)
     return CalibrationTest(statistic, tail_p_value(draws, statistic), draws.mean().item(), n_resamples, seed)

@@ -94,22 +94,12 @@ def read(
     probability itself (confidence p, correct y = 1, over all of [0, 1]), "predicted" the predicted class (confidence
     max(p, 1 - p)). The two give different numbers. Without `binary` the columns 1 - p and p are judged like any matrix.
     """
-    as_pairs = confidence is not None or correct is not None
-    if as_pairs == (probs is not None or labels is not None):
-        raise ValueError(
-            "Give either probs and labels, or confidence= and correct=; "
-            f"got {'both' if as_pairs else 'neither'} of these."
-        )
-    if as_pairs:
-        if confidence is None or correct is None:
-            raise ValueError("confidence= and correct= must be given together; got only one of them.")
+    if check_form(probs, labels, confidence, correct):
         if matrix_only:
             raise ValueError("This metric needs class probabilities; give probs of shape (n, C) and labels.")
         if from_logits or binary is not None or isinstance(confidence, Logits):
             raise ValueError("from_logits, Logits(...) and binary describe probs, not confidence. Leave them out.")
         result = Predictions(*check_confidence(confidence, correct))
-    elif probs is None or labels is None:
-        raise ValueError("probs and labels must be given together; got only one of them.")
     elif binary is not None:
         if matrix_only:
             raise ValueError("This metric needs one column per class; give probs of shape (n, C), without binary=.")
@@ -119,6 +109,19 @@ def read(
     if sample_weight is None:
         return result
     return replace(result, weight=check_weights(sample_weight, len(result), result.confidence.device))
+
+
+def check_form(probs: Any, labels: Any, confidence: Any, correct: Any) -> bool:
+    """Whether predictions are given as confidence and correctness; an error unless exactly one form is complete."""
+    pairs = confidence is not None or correct is not None
+    if pairs == (probs is not None or labels is not None):
+        raise ValueError(
+            f"Give either probs and labels, or confidence= and correct=; got {'both' if pairs else 'neither'} of these."
+        )
+    if (confidence is None or correct is None) if pairs else (probs is None or labels is None):
+        names = "confidence= and correct=" if pairs else "probs and labels"
+        raise ValueError(f"{names} must be given together; got only one of them.")
+    return pairs
 
 
 def _read_matrix(probs: Any, labels: Any, from_logits: bool) -> Predictions:
@@ -164,6 +167,8 @@ class MetricFunction(Protocol[_P]):
     signed: bool
     predicted_only: bool
 
+    @overload
+    def __call__(self, *args: Any, average: None, **kwargs: Any) -> Any: ...
     @overload
     def __call__(self, *args: Any, groups: None, **kwargs: Any) -> float: ...
     @overload

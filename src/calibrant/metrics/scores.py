@@ -11,7 +11,7 @@ from sklearn.isotonic import isotonic_regression
 from torch import Tensor
 
 from calibrant.base.inputs import check_confidence, check_probs, check_weights
-from calibrant.base.settings import check_choice
+from calibrant.base.settings import check_choice, check_whole
 from calibrant.metrics.bins import Scheme, bin_edges, bin_sums
 from calibrant.metrics.predictions import Grouped, InputKeywords, MetricKeywords, Predictions, evaluate, metric, read
 
@@ -50,12 +50,8 @@ def share_below_chance(
         matrix = check_probs(probs, from_logits=from_logits)
         values, chance = matrix.amax(dim=1), 1 / matrix.shape[1]
     else:
-        if n_classes is None or n_classes < 1:
-            raise ValueError(f"n_classes must be a positive integer; got {n_classes}.")
-        values, chance = (
-            check_confidence(confidence, np.zeros(np.shape(confidence), dtype=bool))[0],
-            1 / n_classes,
-        )
+        values = check_confidence(confidence, np.zeros(np.shape(confidence), dtype=bool))[0]
+        chance = 1 / check_whole("n_classes", n_classes)
     below = values.double() < chance * (1 - 1e-6)  # a rounded 1/C is not below 1/C
     weight = None if sample_weight is None else check_weights(sample_weight, len(values), values.device)
     return Predictions(values, below, weight).mean(below)

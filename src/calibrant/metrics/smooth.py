@@ -17,10 +17,7 @@ from calibrant.metrics.predictions import Grouped, MetricKeywords, Predictions, 
 
 @metric(top_label=True)
 def smooth_ece(
-    probs: Any = None,
-    labels: Any = None,
-    bandwidth: float | None = None,
-    **keywords: Unpack[MetricKeywords],
+    probs: Any = None, labels: Any = None, bandwidth: float | None = None, **keywords: Unpack[MetricKeywords]
 ) -> float | Grouped:
     """Smooth calibration error, smECE (Błasiok & Nakkiran 2023, "Smooth ECE").
 

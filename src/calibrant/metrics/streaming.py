@@ -7,8 +7,8 @@ from typing import Any, Self, Unpack
 import torch
 from torch import Tensor
 
-from calibrant.base.settings import shown
-from calibrant.metrics.bins import BinSums, Norm, bin_edges, bin_sums, calibration_error, check_bins
+from calibrant.base.settings import check_whole
+from calibrant.metrics.bins import BinSums, Norm, bin_edges, bin_sums, calibration_error
 from calibrant.metrics.classwise import width_sums
 from calibrant.metrics.predictions import InputKeywords, Predictions, read
 
@@ -25,7 +25,7 @@ class StreamingECE:
     """
 
     def __init__(self, bins: int = 15, norm: Norm = "l1", debias: bool = False) -> None:
-        self.bins, self.norm, self.debias = check_bins(bins), norm, debias
+        self.bins, self.norm, self.debias = check_whole("bins", bins), norm, debias
         # An unknown norm fails here, not after the last batch.
         calibration_error(BinSums(*torch.ones(4, 1, device="cpu")), norm, debias)
         self.sums = torch.zeros(self._shape(), dtype=torch.float64, device="cpu")
@@ -123,9 +123,7 @@ class StreamingClasswiseECE(StreamingECE):
     """Class-wise ECE over bins of equal width, batch by batch; needs the number of classes."""
 
     def __init__(self, n_classes: int, bins: int = 15, norm: Norm = "l1", debias: bool = False) -> None:
-        if isinstance(n_classes, bool) or not hasattr(n_classes, "__index__") or int(n_classes) < 1:
-            raise ValueError(f"n_classes must be a positive integer; got {shown(n_classes)}.")
-        self.n_classes = int(n_classes)
+        self.n_classes = check_whole("n_classes", n_classes)
         super().__init__(bins, norm, debias)
 
     def _shape(self) -> tuple[int, ...]:

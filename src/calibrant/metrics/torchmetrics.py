@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from calibrant.metrics.streaming import StreamingECE
+if TYPE_CHECKING:
+    from calibrant.metrics.streaming import StreamingECE
 
 
 class StreamingMetric(Metric):

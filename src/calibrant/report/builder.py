@@ -102,17 +102,15 @@ class Report:
         Its files are `figures/<name>.svg` and `.png`. `alt` describes the figure for screen readers; the default is the
         caption.
         """
-        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-            raise ValueError(f"name must be a file name of letters, digits, '.', '_' and '-'; got {name!r}.")
         if name in [picture.name for picture in self.pictures]:
             raise ValueError(f"name must differ from those of other figures; got {name!r} again.")
         picture = take_picture(figure, name, alt or caption)
         self.pictures.append(picture)
         self._add("figure", picture=picture, caption=caption, position=len(self.pictures))
 
-    def verdicts(self, verdicts: Sequence[Verdict | Mapping[str, Any]]) -> None:
-        """Add targets with their results; mappings have the fields of `Verdict`."""
-        self._add("verdicts", verdicts=[v if isinstance(v, Verdict) else Verdict(**v) for v in verdicts])
+    def verdicts(self, verdicts: Sequence[Verdict]) -> None:
+        """Add targets with their results."""
+        self._add("verdicts", verdicts=list(verdicts))
 
     @contextmanager
     def details(self, title: str, text: str = "") -> Iterator[None]:

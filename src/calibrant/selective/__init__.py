@@ -10,11 +10,7 @@ returns a `SetRule`. `cross_conformal_rule` uses out-of-fold probabilities and r
 `apply` returns a bool array.
 """
 
-from calibrant.selective.choose import (
-    chow_threshold,
-    threshold_for_cost,
-    threshold_for_coverage,
-)
+from calibrant.selective.choose import chow_threshold, threshold_for_cost, threshold_for_coverage
 from calibrant.selective.conformal import SetRule, conformal_rule
 from calibrant.selective.cross_conformal import CrossSetRule, cross_conformal_rule
 from calibrant.selective.curve import (

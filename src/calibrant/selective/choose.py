@@ -12,8 +12,8 @@ import numpy as np
 from scipy.stats import binom
 
 from calibrant.base.settings import check_fraction
-from calibrant.selective._arrays import accepted_counts, as_pair, on_sample
-from calibrant.selective.rule import RejectionRule, Window
+from calibrant.selective.curve import accepted_counts, as_pair
+from calibrant.selective.rule import RejectionRule, Window, on_sample
 
 
 def threshold_for_coverage(
@@ -74,11 +74,7 @@ def threshold_for_cost(
         window, method = Window.below(limit), "Chow's rule"
     else:
         threshold, accepted, errors = accepted_counts(conf, hits)
-        threshold, accepted, errors = (
-            np.append(np.inf, threshold),
-            np.append(0, accepted),
-            np.append(0, errors),
-        )
+        threshold, accepted, errors = (np.append(np.inf, threshold), np.append(0, accepted), np.append(0, errors))
         costs = error_cost * errors + rejection_cost * (n - accepted)
         cheapest = np.flatnonzero(costs <= costs.min() + 1e-12 * error_cost * n)[-1]
         window, method = Window.below(threshold[cheapest]), "smallest average cost on the sample"

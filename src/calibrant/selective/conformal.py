@@ -24,20 +24,19 @@ coverage. `allow_empty=True` leaves such sets empty; they mark rows that fit no 
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy.stats import binom
 
-from calibrant.base.inputs import check_probs
+from calibrant.base.inputs import Logits, as_tensor, check_probs
 from calibrant.base.labels import check_labels, column_names
 from calibrant.base.settings import check_fraction
-from calibrant.selective._columns import check_columns, columns_by_class
-from calibrant.selective._json import read_rule
+from calibrant.base.words import listed
+from calibrant.selective.rule import JsonRule, plain_number
 from calibrant.selective.set_scores import (
     Ranked,
     SetScore,
@@ -54,7 +53,7 @@ Seed = int | np.random.Generator | None
 
 
 @dataclass(frozen=True)
-class SetRule:
+class SetRule(JsonRule):
     """Which classes are in a prediction set: those with a score of at most `quantile`.
 
     Attributes
@@ -118,21 +117,12 @@ class SetRule:
 
     __str__ = summary
 
-    def to_json(self) -> str:
-        """Return the rule as strict JSON; infinite quantiles are the string "inf"."""
-        fields = asdict(self) | {"score": score_to_dict(self.score)}
-        fields["quantile"] = [q if math.isfinite(q) else str(q) for q in self.quantile]
-        return json.dumps({"format": self._FORMAT, **fields}, allow_nan=False)
+    def _to_fields(self) -> dict[str, Any]:
+        return plain_set_fields(self) | {"quantile": [plain_number(q) for q in self.quantile]}
 
     @classmethod
-    def from_json(cls, text: str) -> SetRule:
-        """Read what `to_json` wrote."""
-        return read_rule(text, cls._FORMAT, "set rule", cls._of_fields)
-
-    @classmethod
-    def _of_fields(cls, fields: dict[str, Any]) -> SetRule:
-        quantile = tuple(map(float, fields["quantile"]))
-        return cls(**plain_fields(fields) | {"quantile": quantile})
+    def _of_fields(cls, fields: dict[str, Any]) -> Self:
+        return cls(**set_fields(fields) | {"quantile": tuple(map(float, fields["quantile"]))})
 
 
 def conformal_rule(
@@ -247,7 +237,36 @@ def blocks(shape: tuple[int, ...]) -> Iterator[slice]:
         yield slice(start, start + size)
 
 
-def plain_fields(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a set rule from JSON, with its score and the names of columns as values."""
+def plain_set_fields(rule: Any) -> dict[str, Any]:
+    """The fields of a set rule as plain values."""
+    return asdict(rule) | {"score": score_to_dict(rule.score)}
+
+
+def set_fields(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a set rule from JSON, with its score and the names of columns as values."""
     columns = fields["columns"]
     return fields | {"score": score_from_dict(fields["score"]), "columns": None if columns is None else tuple(columns)}
+
+
+def check_columns(probs: Any, n_classes: int, columns: Sequence[Any] | None = None) -> Any:
+    """Return `probs`; an error for another number of columns, or for a data frame without these columns in order."""
+    values = probs.values if isinstance(probs, Logits) else probs
+    shape = as_tensor(values, "probs").shape
+    if len(shape) == 2 and shape[1] != n_classes:
+        raise ValueError(
+            f"probs must have {n_classes} columns, one for each class that the rule was fitted with; got {shape[1]}."
+        )
+    names = column_names(probs)
+    # Names of another type, such as the numbers of a frame made from an array, are not the names of classes.
+    if columns and names and type(names[0]) is type(columns[0]) and names != list(columns):
+        raise ValueError(
+            f"probs must have the columns {listed(columns)} in this order, because the rule has a limit for each "
+            f"class; got {listed(names)}. Select the columns in the order of the rule first."
+        )
+    return probs
+
+
+def columns_by_class(probs: Any, by_class: bool) -> tuple[Any, ...] | None:
+    """The names of a data frame's columns, which a rule by class must find again; None for a rule of all classes."""
+    names = column_names(probs) if by_class else None
+    return None if names is None else tuple(names)

@@ -23,37 +23,31 @@ s(x, y) of the final classifier and of the fold models differ by at most ε, exc
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from calibrant.base.inputs import check_probs
 from calibrant.base.labels import check_labels, class_names, column_names
 from calibrant.base.settings import check_fraction
-from calibrant.selective._columns import check_columns, columns_by_class
-from calibrant.selective._json import read_rule
 from calibrant.selective.conformal import (
     Seed,
     blocks,
+    check_columns,
+    columns_by_class,
     order_statistic,
-    plain_fields,
+    plain_set_fields,
+    set_fields,
     with_top,
 )
-from calibrant.selective.set_scores import (
-    SetScore,
-    as_probs,
-    draw,
-    find_score,
-    rank_classes,
-    score_to_dict,
-)
+from calibrant.selective.rule import JsonRule
+from calibrant.selective.set_scores import SetScore, as_probs, draw, find_score, rank_classes
 
 
 @dataclass(frozen=True)
-class CrossSetRule:
+class CrossSetRule(JsonRule):
     """Which classes are in a cross-conformal prediction set, from the scores of the true classes of the training rows.
 
     Each score is computed by the model that was trained without the row; see the module's docstring.
@@ -132,20 +126,13 @@ class CrossSetRule:
             return np.searchsorted(fold_scores[0], scores)
         return np.stack([np.searchsorted(fold_scores[c], scores[:, c]) for c in range(self.n_classes)], axis=1)
 
-    def to_json(self) -> str:
-        """Return the rule as strict JSON."""
-        fields = asdict(self) | {"score": score_to_dict(self.score)}
-        return json.dumps({"format": self._FORMAT, **fields}, allow_nan=False)
+    def _to_fields(self) -> dict[str, Any]:
+        return plain_set_fields(self)
 
     @classmethod
-    def from_json(cls, text: str) -> CrossSetRule:
-        """Read what `to_json` wrote."""
-        return read_rule(text, cls._FORMAT, "set rule", cls._of_fields)
-
-    @classmethod
-    def _of_fields(cls, fields: dict[str, Any]) -> CrossSetRule:
+    def _of_fields(cls, fields: dict[str, Any]) -> Self:
         lists = {name: tuple(fields[name]) for name in ("scores", "folds", "labels")}
-        return cls(**plain_fields(fields) | lists)
+        return cls(**set_fields(fields) | lists)
 
 
 def cross_conformal_rule(

@@ -5,14 +5,52 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
 
-from calibrant.selective._json import read_rule
 
-_FORMAT = "calibrant.rejection-rule/1"
+class JsonRule:
+    """A rule that is written as JSON. A subclass names its format, and converts its fields to plain values and back."""
+
+    _FORMAT: ClassVar[str]
+    _NOUN: ClassVar[str] = "set rule"
+
+    def _to_fields(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    @classmethod
+    def _of_fields(cls, fields: dict[str, Any]) -> Self:
+        raise NotImplementedError
+
+    def to_json(self) -> str:
+        """Return the rule as strict JSON: infinite numbers are the strings "inf" and "-inf", NaN is null."""
+        return json.dumps({"format": self._FORMAT, **self._to_fields()}, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read what `to_json` wrote."""
+        try:
+            fields = json.loads(text)
+        except (TypeError, json.JSONDecodeError, RecursionError):
+            raise ValueError(
+                f"text must be JSON, as written by to_json; got {str(text)[:40]!r}. Pass the content of the file."
+            ) from None
+        form = fields.pop("format", None) if isinstance(fields, dict) else type(fields).__name__
+        if form != cls._FORMAT:
+            raise ValueError(f"text must be JSON with format {cls._FORMAT!r}, as written by to_json; got {form!r}.")
+        try:
+            return cls._of_fields(fields)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"The {cls._NOUN} is incomplete or has unknown fields: {error}. Write it again with to_json."
+            ) from error
+
+
+def plain_number(value: float) -> float | str:
+    """A number for JSON; an infinite one as text."""
+    return value if math.isfinite(value) else str(value)
 
 
 @dataclass(frozen=True)
@@ -70,7 +108,7 @@ class Window:
 
 
 @dataclass(frozen=True)
-class RejectionRule:
+class RejectionRule(JsonRule):
     """A window, and what is known about it.
 
     Attributes
@@ -99,6 +137,9 @@ class RejectionRule:
     risk: float
     level: float | None = None
     risk_bound: float | None = None
+
+    _FORMAT: ClassVar[str] = "calibrant.rejection-rule/1"
+    _NOUN: ClassVar[str] = "rejection rule"
 
     @property
     def found(self) -> bool:
@@ -134,21 +175,14 @@ class RejectionRule:
 
     __str__ = summary
 
-    def to_json(self) -> str:
-        """Return the rule as strict JSON: infinite limits are the strings "inf" and "-inf", NaN is null."""
+    def _to_fields(self) -> dict[str, Any]:
         fields = asdict(self)
         if self.window is not None:
-            fields["window"] = {"low": _encode(self.window.low), "high": _encode(self.window.high)}
-        fields["risk"] = None if math.isnan(self.risk) else self.risk
-        return json.dumps({"format": _FORMAT, **fields}, allow_nan=False)
+            fields["window"] = {side: plain_number(limit) for side, limit in fields["window"].items()}
+        return fields | {"risk": None if math.isnan(self.risk) else self.risk}
 
     @classmethod
-    def from_json(cls, text: str) -> RejectionRule:
-        """Read what `to_json` wrote."""
-        return read_rule(text, _FORMAT, "rejection rule", cls._of_fields)
-
-    @classmethod
-    def _of_fields(cls, fields: dict[str, Any]) -> RejectionRule:
+    def _of_fields(cls, fields: dict[str, Any]) -> Self:
         if fields["window"] is not None:
             fields["window"] = Window(**{side: float(value) for side, value in fields["window"].items()})
         if fields["risk"] is None:
@@ -156,5 +190,9 @@ class RejectionRule:
         return cls(**fields)
 
 
-def _encode(limit: float) -> float | str:
-    return limit if math.isfinite(limit) else str(limit)
+def on_sample(confidence: np.ndarray, correct: np.ndarray, window: Window | None) -> tuple[float, float]:
+    """Share of the sample that a window accepts, and its error rate; NaN if nothing is accepted."""
+    if window is None:
+        return 0.0, np.nan
+    accepted = window.accepts(confidence)
+    return float(accepted.mean()), float((~correct[accepted]).mean()) if accepted.any() else np.nan

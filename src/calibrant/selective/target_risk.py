@@ -35,8 +35,8 @@ import numpy as np
 from scipy.stats import binom
 
 from calibrant.base.settings import check_choice, check_fraction
-from calibrant.selective._arrays import accepted_counts, as_pair, on_sample
-from calibrant.selective.rule import RejectionRule, Window
+from calibrant.selective.curve import accepted_counts, as_pair
+from calibrant.selective.rule import RejectionRule, Window, on_sample
 from calibrant.selective.uniform import uniform_risk_bound
 
 _METHODS = ("ranks", "fixed-sequence", "grid", "uniform")
@@ -47,13 +47,7 @@ _START_RATIO = 1.5
 
 
 def threshold_for_risk(
-    confidence: Any,
-    correct: Any,
-    risk: float,
-    *,
-    level: float = 0.95,
-    method: str = "ranks",
-    thresholds: Any = None,
+    confidence: Any, correct: Any, risk: float, *, level: float = 0.95, method: str = "ranks", thresholds: Any = None
 ) -> RejectionRule:
     """Choose the threshold with the largest coverage whose risk is at most `risk`, guaranteed on new data.
 

@@ -29,8 +29,8 @@ from typing import Any
 import numpy as np
 
 from calibrant.base.settings import check_fraction
-from calibrant.selective._arrays import as_pair
 from calibrant.selective.band import mass_upper_bounds
+from calibrant.selective.curve import as_pair
 from calibrant.selective.rule import RejectionRule, Window
 
 _SHARE_FOR_ERRORS = 0.8

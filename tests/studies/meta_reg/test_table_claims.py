@@ -62,12 +62,12 @@ def test_growth_is_that_from_the_fewest_to_the_most_bins() -> None:
 @pytest.mark.parametrize(
     ("judge", "own", "rival", "scores", "holds"),
     [
-        (table_claims.temperature, "ce-ts", "ce", dict.fromkeys(CALIBRATION, 0.01), True),
-        (table_claims.temperature, "ce-ts", "ce", {"ece": 0.01}, False),
-        (table_claims.flsd_mce, "flsd", "ce", {"mce": 0.2}, True),
-        (table_claims.flsd_mce, "flsd", "ce", {"mce": 0.01}, False),
-        (table_claims.table_2, "flg-sece", "flg", {"error": 0.04, **dict.fromkeys(CALIBRATION, 0.01)}, True),
-        (table_claims.table_2, "flg-sece", "flg", {"error": 0.06, **dict.fromkeys(CALIBRATION, 0.01)}, False),
+        (table_claims.TEMPERATURE, "ce-ts", "ce", dict.fromkeys(CALIBRATION, 0.01), True),
+        (table_claims.TEMPERATURE, "ce-ts", "ce", {"ece": 0.01}, False),
+        (table_claims.FLSD_MCE, "flsd", "ce", {"mce": 0.2}, True),
+        (table_claims.FLSD_MCE, "flsd", "ce", {"mce": 0.01}, False),
+        (table_claims.TABLE_2, "flg-sece", "flg", {"error": 0.04, **dict.fromkeys(CALIBRATION, 0.01)}, True),
+        (table_claims.TABLE_2, "flg-sece", "flg", {"error": 0.06, **dict.fromkeys(CALIBRATION, 0.01)}, False),
         (table_claims.table_3, "flg-sece", "mbls", {"ece": 0.04, "error": 0.06}, True),
         (table_claims.table_3, "flg-sece", "mbls", {"ece": 0.06, "error": 0.06}, False),
     ],
@@ -87,11 +87,11 @@ def test_claims_without_their_methods_are_not_measured(judge: Any) -> None:
 def test_the_papers_tables_are_quoted() -> None:
     claim = table_claims.table_3(group(record("flg-sece"), record("mbls")))
     assert claim.paper == "very competitive (both lower in its Table 3: mbls, focal-sb-ece)"
-    assert "MCE −14.69" in table_claims.flsd_mce(group(record("flsd"), record("ce"))).paper
+    assert "MCE −14.69" in table_claims.FLSD_MCE(group(record("flsd"), record("ce"))).paper
 
 
 def test_notes_count_the_seeds_of_each_pair() -> None:
     runs = [record(name, seed) for name in ("focal", "ce") for seed in (0, 1)]
-    claim = table_claims.focal_losses(group(*runs, record("flsd")))
+    claim = table_claims.FOCAL_LOSSES(group(*runs, record("flsd")))
     assert claim.note.startswith("paired over the shared seeds (focal 2, flsd 1); ")
-    assert table_claims.temperature(group(record("ce"), record("ce-ts"))).note.startswith("paired over 1 seed; ")
+    assert table_claims.TEMPERATURE(group(record("ce"), record("ce-ts"))).note.startswith("paired over 1 seed; ")

@@ -68,7 +68,9 @@ def one_network(
     model: Model | None, task: Task, calibration: Calibration = "auto", pretrained: bool | None = None
 ) -> Method:
     """One network, trained by the recipe for its kind, and calibrated if there is a validation part."""
-    base = NEW if model is None else recipe_for(example_of(model, task), pretrained)
+    base = NEW
+    if model is not None:
+        base = recipe_for(example_of(model, task), pretrained, task.train.batch_size(NEW.batch_size) or len(task.train))
     return base if task.val is None else calibrated(base, calibration)
 
 

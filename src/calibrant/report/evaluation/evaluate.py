@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from calibrant.base.inputs import check_weights
-from calibrant.base.labels import class_names, warn_of_other_order
+from calibrant.base.labels import class_names, column_names, warn_of_other_order
 from calibrant.base.settings import shown
-from calibrant.report.evaluation.mistakes import check_numbers, check_rows
-from calibrant.report.evaluation.numbers import measure_model, paired_differences
-from calibrant.report.evaluation.reading import Sample, columns_by_name, read_matrix, read_pairs
+from calibrant.metrics.predictions import check_form
+from calibrant.report.evaluation.numbers import Settings, measure_model, paired_differences
+from calibrant.report.evaluation.reading import Sample, read_matrix, read_pairs
 from calibrant.report.evaluation.result import Evaluation
 
 
@@ -106,18 +106,27 @@ def evaluate(
         raise ValueError(f"n_resamples must be a whole number, 0 or above; got {shown(n_resamples)}.")
     answers = predicted if isinstance(predicted, Mapping) else {} if predicted is None else {name: predicted}
     samples = _read_models(probs, labels, confidence, correct, answers, from_logits, classes, name)
-    n = len(next(iter(samples.values())))
+    return judge_samples(samples, groups, sample_weight, rows, row_numbers, Settings(level, bins, n_resamples, seed))
+
+
+def judge_samples(
+    samples: Mapping[str, Sample], groups: Any, sample_weight: Any, rows: Any, row_numbers: Any, settings: Settings
+) -> Evaluation:
+    """`evaluate` for predictions that have been read; the columns are put into the order of the first model."""
+    reference = next(iter(samples.values()))
+    n = len(reference)
+    if any(len(sample) != n for sample in samples.values()):
+        sizes = ", ".join(f"{key} {len(sample)}" for key, sample in samples.items())
+        raise ValueError(f"All models must predict the same rows; got different numbers of rows: {sizes}.")
+    samples = {key: sample.in_order_of(reference.classes) for key, sample in samples.items()}
     if sample_weight is not None:
         samples = {key: replace(sample, weight=_check_weights(sample_weight, n)) for key, sample in samples.items()}
     grouped = None if groups is None else _check_groups(groups, n)
-    row_values = check_rows(rows, n)
-    models = {
-        key: measure_model(key, sample, grouped, level=level, bins=bins, resamples=n_resamples, seed=seed)
-        for key, sample in samples.items()
-    }
-    (first, reference), *rest = samples.items()
-    differences = [paired_differences(key, sample, first, reference, level=level, bins=bins) for key, sample in rest]
-    return Evaluation(models, differences, samples, row_values, check_numbers(row_numbers, n))
+    row_values, numbers = _check_rows(rows, n), _check_numbers(row_numbers, n)
+    models = {key: measure_model(key, sample, grouped, settings) for key, sample in samples.items()}
+    (first, reference), *others = samples.items()
+    differences = [paired_differences(key, sample, first, reference, settings) for key, sample in others]
+    return Evaluation(models, differences, samples, row_values, numbers)
 
 
 def _read_models(
@@ -130,14 +139,8 @@ def _read_models(
     classes: Any,
     name: str,
 ) -> dict[str, Sample]:
-    pairs = confidence is not None or correct is not None
-    if pairs == (probs is not None or labels is not None):
-        raise ValueError(
-            f"Give either probs and labels, or confidence= and correct=; got {'both' if pairs else 'neither'}."
-        )
+    pairs = check_form(probs, labels, confidence, correct)
     if pairs:
-        if confidence is None or correct is None:
-            raise ValueError("confidence= and correct= must be given together; got only one of them.")
         models = confidence if isinstance(confidence, Mapping) else {name: confidence}
         hits = correct if isinstance(correct, Mapping) else dict.fromkeys(models, correct)
         if set(models) != set(hits):
@@ -146,24 +149,19 @@ def _read_models(
             )
         samples = {str(key): read_pairs(models[key], hits[key]) for key in models}
     else:
-        if probs is None or labels is None:
-            raise ValueError("probs and labels must be given together; got only one of them.")
         models = probs if isinstance(probs, Mapping) else {name: probs}
         for model in models.values():
             warn_of_other_order(model, labels, "probs and labels")
-        if classes is None:
-            models, classes = columns_by_name(models, labels)
-        options: dict[str, Any] = {"from_logits": from_logits, "classes": classes}
+        columns = [names for model in models.values() if (names := column_names(model)) is not None]
+        if any(set(names) != set(columns[0]) for names in columns):
+            raise ValueError(f"All models must have the same columns; got {' and '.join(map(str, columns))}.")
         samples = {
-            str(key): read_matrix(p, labels, **options, predicted=predicted.get(key)) for key, p in models.items()
+            str(key): read_matrix(p, labels, from_logits, classes, predicted.get(key)) for key, p in models.items()
         }
     if unknown := [str(key) for key in predicted if pairs or str(key) not in samples]:
         raise ValueError(f"predicted must name models with probs; got {', '.join(unknown)}.")
     if not samples:
         raise ValueError("probs must hold at least one model; got an empty dict.")
-    if len({len(sample) for sample in samples.values()}) > 1:
-        sizes = ", ".join(f"{key} {len(sample)}" for key, sample in samples.items())
-        raise ValueError(f"All models must predict the same rows; got different numbers of rows: {sizes}.")
     return samples
 
 
@@ -183,3 +181,29 @@ def _check_groups(groups: Any, n: int) -> np.ndarray:
     if names.dtype == object or names.dtype.kind == "f":
         names = np.array(["missing" if v is None or v != v else str(v) for v in names.tolist()])
     return names
+
+
+def _check_rows(rows: Any, n: int) -> Any:
+    """`rows` as a list with one entry per row, or as a table with named columns."""
+    if rows is None:
+        return None
+    if hasattr(rows, "columns") and hasattr(rows, "iloc"):
+        rows = {str(name): rows[name].to_numpy() for name in rows.columns}
+    if isinstance(rows, Mapping):
+        lengths = {len(column) for column in rows.values()}
+        if lengths - {n}:
+            raise ValueError(f"rows must have {n} rows, one per prediction; got {sorted(lengths)}.")
+        return dict(rows)
+    if len(rows) != n:
+        raise ValueError(f"rows must have {n} entries, one per prediction; got {len(rows)}.")
+    return list(rows)
+
+
+def _check_numbers(numbers: Any, n: int) -> np.ndarray | None:
+    """The numbers of the rows as an array; None if they are counted from 0."""
+    if numbers is None:
+        return None
+    array = np.asarray(numbers)
+    if array.shape != (n,) or array.dtype.kind not in "iu":
+        raise ValueError(f"row_numbers must be {n} whole numbers, one per prediction; got {array.dtype} {array.shape}.")
+    return array

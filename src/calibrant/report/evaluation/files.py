@@ -5,22 +5,28 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
+from calibrant.base.inputs import are_probs
+from calibrant.base.warning import warn
 from calibrant.data.columns import Notation
 from calibrant.data.columns.hints import looks_like
 from calibrant.data.columns.values import set_of
 from calibrant.report.evaluation.arrays import first_row, read_file, read_label_file
-from calibrant.report.evaluation.probabilities import check_logit_values, check_values
 
 LABELS = ("label", "labels", "y", "y_true", "target", "targets", "class", "true", "truth")
 _SCORES = ("score", "prob", "proba", "probability", "y_prob", "y_score", "y_proba", "p", "probs", "logit", "logits")
 _PREFIXED = re.compile(r"^(probability|proba|probs|prob|logits|logit|p)(?:[_ .:-]+(.+)|(\d+))$", re.IGNORECASE)
 _PREDICTED = ("predicted", "prediction", "pred", "y_pred", "predicted_class", "predicted_label")
+# A row sum this close to 1 needs no correction.
+_SLACK = 1e-3
+# A sum further from 1 than this is not corrected, even if rounding explains it.
+_MOST = 0.05
 _TRUE, _FALSE = ("true", "yes", "1", "right", "correct"), ("false", "no", "0", "wrong", "incorrect")
 
 
@@ -39,9 +45,9 @@ class PredictionFile:
     labels: np.ndarray | None = field(repr=False)
     classes: tuple[str, ...] | None
     groups: np.ndarray | None = field(repr=False)
+    weights: np.ndarray | None = field(repr=False)
     rows: dict[str, np.ndarray] = field(repr=False)
     table: dict[str, np.ndarray] = field(repr=False)
-    weights: np.ndarray | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -61,18 +67,6 @@ class PredictionFile:
         """The names of the predicted classes, if a column states them."""
         name = _named(self.table, _PREDICTED)
         return None if name is None else [_whole(value) for value in self.table[name].tolist()]
-
-    def take(self, index: np.ndarray) -> PredictionFile:
-        """The predictions of some rows."""
-        return replace(
-            self,
-            values=self.values[index],
-            labels=None if self.labels is None else self.labels[index],
-            groups=None if self.groups is None else self.groups[index],
-            weights=None if self.weights is None else self.weights[index],
-            rows={name: column[index] for name, column in self.rows.items()},
-            table={name: column[index] for name, column in self.table.items()},
-        )
 
 
 def read_predictions(
@@ -99,23 +93,28 @@ def read_predictions(
     notation = Notation(decimal, encoding=encoding)
     table = read_file(path, notation)
     if labels is not None and labels not in table and Path(labels).is_file():
+        expected = len(next(iter(table.values())))
         table["label"] = read_label_file(Path(labels), LABELS, notation)
-        if len({len(column) for column in table.values()}) > 1:
-            expected = len(next(iter(table.values())))
+        if len(table["label"]) != expected:
             raise ValueError(f"{labels} must have {expected} labels, one per row of {path}; got {len(table['label'])}.")
         labels = "label"
     if len({len(column) for column in table.values()}) > 1:
         raise ValueError(f"The arrays in {path.name} must have one entry per prediction; got different lengths.")
-    target = _find_labels(table, labels, path)
+    target = _named(table, LABELS) if labels is None else _required(table, labels, path)
     y = None if target is None else table[target]
     if need_labels and y is not None:
-        _check_present(y, path)
+        missing = [row for row, label in enumerate(y.tolist()) if label is None or label != label]
+        if missing:
+            raise ValueError(
+                f"Labels are missing in {len(missing):,} of {len(y):,} rows of {path.name}, first in row "
+                f"{missing[0] + first_row(path)}. Drop these rows."
+            )
     group_column, weight_column = _required(table, group, path), _required(table, weight, path)
     kind, used, values, classes = _find_values(table, columns, logits, y, target, path)
     if kind in ("probs", "score"):
-        values = check_values(values, path)
+        values = _check_values(values, path)
     elif kind == "logits":
-        check_logit_values(values, path)
+        _check_logit_values(values, path)
     if kind == "pairs":
         y = _outcomes(table, y, path)
     if need_labels and y is None:
@@ -125,24 +124,8 @@ def read_predictions(
         )
     rows = {name: column for name, column in table.items() if name not in used and name != target and column.ndim == 1}
     groups = None if group_column is None else table[group_column]
-    return PredictionFile(
-        path, kind, values, y, classes, groups, rows, table, None if weight_column is None else table[weight_column]
-    )
-
-
-def _check_present(y: np.ndarray, path: Path) -> None:
-    missing = [row for row, label in enumerate(y.tolist()) if label is None or label != label]
-    if missing:
-        raise ValueError(
-            f"Labels are missing in {len(missing):,} of {len(y):,} rows of {path.name}, first in row "
-            f"{missing[0] + first_row(path)}. Drop these rows."
-        )
-
-
-def _find_labels(table: Mapping[str, Any], labels: str | None, path: Path) -> str | None:
-    if labels is not None:
-        return _required(table, labels, path)
-    return _named(table, LABELS)
+    weights = None if weight_column is None else _numbers(table, weight_column, path)
+    return PredictionFile(path, kind, values, y, classes, groups, weights, rows, table)
 
 
 def _required(table: Mapping[str, Any], name: str | None, path: Path) -> str | None:
@@ -287,3 +270,51 @@ def _as_correct(column: np.ndarray, path: Path) -> np.ndarray:
 def _list(table: Mapping[str, Any]) -> str:
     names = list(table)
     return ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+
+
+def _check_values(values: np.ndarray, path: Path) -> np.ndarray:
+    """Return probabilities, (n, C) or (n,), whose rows sum to 1; an error says what else the numbers may be.
+
+    Rows of rounded probabilities are divided by their sum, with a warning.
+    """
+    if len(values) == 0:
+        return values
+    low, high = float(values.min()), float(values.max())
+    if low < -1e-6 or high > 1 + 1e-6:
+        percent = values.ndim == 2 and low >= 0 and np.allclose(values.sum(axis=1), 100, rtol=0, atol=5)
+        advice = "These are percentages: divide them by 100." if percent else "Use --logits if these are logits."
+        raise ValueError(
+            f"The probabilities of {path.name} must lie in [0, 1]; got values from {low:.6g} to {high:.6g}. {advice}"
+        )
+    if values.ndim == 1:
+        return values
+    sums = values.sum(axis=1)
+    gaps = np.abs(sums - 1)
+    worst = int(gaps.argmax())
+    if gaps[worst] <= _SLACK:
+        return values
+    digits = _digits(values)
+    if digits is None or gaps[worst] > min(_MOST, values.shape[1] * 0.5 * 10.0**-digits + 1e-9):
+        raise ValueError(
+            f"Each row of probabilities of {path.name} must sum to 1; got {sums[worst]:.6g} in row "
+            f"{worst + first_row(path)}. Use --logits if these are logits, and --columns if a column is missing."
+        )
+    warn(
+        f"The probabilities of {path.name} are rounded to {digits} decimals, so their sums differ from 1 by up to "
+        f"{gaps[worst]:.2g}. Each row is divided by its sum."
+    )
+    return np.asarray(values / sums[:, None])
+
+
+def _check_logit_values(values: np.ndarray, path: Path) -> None:
+    """Raise an error if the logits of a file are probabilities."""
+    if values.ndim == 2 and are_probs(torch.from_numpy(np.ascontiguousarray(values, dtype=float))):
+        raise ValueError(
+            f"The logits of {path.name} are probabilities: each row lies in [0, 1] and sums to 1. Leave out --logits, "
+            "and name the columns prob_<class>, not logit_<class>."
+        )
+
+
+def _digits(values: np.ndarray) -> int | None:
+    """The number of decimals that the values are rounded to; None if it is more than 4."""
+    return next((d for d in range(1, 5) if np.abs(values - values.round(d)).max() < 1e-9), None)

@@ -7,12 +7,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from calibrant.base.inputs import Logits, two_columns
-from calibrant.base.words import listed
 from calibrant.posthoc import Calibrator, confidence_calibrator, make_calibrator
-from calibrant.report.evaluation.evaluate import evaluate
+from calibrant.posthoc.auto import stratified_folds
+from calibrant.report.evaluation.evaluate import judge_samples
 from calibrant.report.evaluation.files import PredictionFile
-from calibrant.report.evaluation.reading import read_labels
+from calibrant.report.evaluation.numbers import Settings
+from calibrant.report.evaluation.reading import Sample, read_labels, read_matrix, read_pairs
 from calibrant.report.evaluation.result import Evaluation
 
 _Columns: TypeAlias = tuple[np.ndarray, np.ndarray, tuple[str, ...] | None]
@@ -26,7 +26,8 @@ def judge_files(
     positive: str | None = None,
     rows: bool = True,
     seed: int = 0,
-    **options: Any,
+    level: float = 0.95,
+    bins: int = 15,
 ) -> tuple[Evaluation, dict[str, Calibrator]]:
     """Evaluate files that predict the same rows; also returns the calibrators by model.
 
@@ -36,49 +37,38 @@ def judge_files(
     names = _names(files)
     _same_rows(files)
     columns = [_columns(file, positive) for file in files]
-    columns[1:] = [_in_order_of(files[0], columns[0], *pair) for pair in zip(files[1:], columns[1:], strict=True)]
     judged = np.arange(len(files[0]))
     if recalibrate is not None:
         judged, fitting = halves(columns[0][1], seed)
-    weights = _weights(files[0])
-    models: dict[str, Any] = {}
-    outcomes: dict[str, np.ndarray] = {}
-    answers: dict[str, np.ndarray] = {}  # predicted classes, which do not always have the largest probability
+    weights = files[0].weights
+    samples: dict[str, Sample] = {}
     fitted: dict[str, Calibrator] = {}
     for name, file, (values, labels, classes) in zip(names, files, columns, strict=True):
-        models[name] = Logits(values[judged]) if file.is_logits else values[judged]
-        outcomes[name] = labels[judged]
-        predicted = file.predicted
-        if predicted is not None and classes is not None and set(predicted) <= set(classes):
-            answers[name] = np.array([classes.index(predicted[row]) for row in judged])
+        predicted = None
+        if file.predicted is not None and classes is not None and set(file.predicted) <= set(classes):
+            predicted = np.array([classes.index(file.predicted[row]) for row in judged])
+        samples[name] = _sample(values[judged], labels[judged], classes, file.is_logits, predicted)
         if recalibrate is not None:
             calibrator = _new_calibrator(recalibrate, file)
-            fitted[name] = calibrator.fit(
-                values[fitting], labels[fitting], None if weights is None else weights[fitting]
-            )
-            after, combined = calibrator.predict_proba(values[judged]), f"{name} + {recalibrate}"
-            models[combined] = after[:, 1] if values.ndim == 1 else after
-            outcomes[combined] = labels[judged]
-            answers[combined] = np.asarray(calibrator.predict(values[judged]))
-    part = files[0].take(judged)
-    shared: dict[str, Any] = {"groups": part.groups, "rows": part.rows if rows else None, **options}
-    shared["row_numbers"] = judged + files[0].first_row
-    shared["sample_weight"] = None if weights is None else weights[judged]
-    if files[0].kind == "pairs":
-        return evaluate(confidence=models, correct=outcomes, **shared), fitted
-    names_of_classes = list(columns[0][2] or ())
-    shared |= {"predicted": answers, "classes": names_of_classes}
-    return evaluate(models, np.array(names_of_classes)[outcomes[names[0]]], **shared), fitted
+            shares = None if weights is None else weights[fitting]
+            fitted[name] = calibrator.fit(values[fitting], labels[fitting], shares)
+            after, kept = calibrator.predict_proba(values[judged]), np.asarray(calibrator.predict(values[judged]))
+            after = after[:, 1] if values.ndim == 1 else after
+            samples[f"{name} + {recalibrate}"] = _sample(after, labels[judged], classes, False, kept)
+    groups = None if files[0].groups is None else files[0].groups[judged]
+    weights = None if weights is None else weights[judged]
+    row_values = {name: column[judged] for name, column in files[0].rows.items()} if rows else None
+    numbers, settings = judged + files[0].first_row, Settings(level, bins, seed=seed)
+    return judge_samples(samples, groups, weights, row_values, numbers, settings), fitted
 
 
-def _weights(file: PredictionFile) -> np.ndarray | None:
-    """The weights of the rows as numbers."""
-    if file.weights is None:
-        return None
-    try:
-        return np.asarray(file.weights, dtype=np.float64)
-    except (ValueError, TypeError):
-        raise ValueError(f"The column of weights in {file.path.name} must hold numbers only; got text.") from None
+def _sample(
+    values: np.ndarray, labels: np.ndarray, classes: tuple[str, ...] | None, is_logits: bool, predicted: Any
+) -> Sample:
+    """Predictions and the column of each label; a confidence, and whether it was right, where there are no classes."""
+    if classes is None:
+        return read_pairs(values, labels)
+    return read_matrix(values, np.array(classes)[labels], is_logits, classes, predicted)
 
 
 def fit_file(file: PredictionFile, name: str, positive: str | None = None) -> Calibrator:
@@ -118,27 +108,12 @@ def _columns(file: PredictionFile, positive: str | None) -> _Columns:
     return file.values, labels, names
 
 
-def _in_order_of(first: PredictionFile, reference: _Columns, file: PredictionFile, columns: _Columns) -> _Columns:
-    """The columns of a file in the order of the classes in the first file."""
-    (_, labels, expected), (values, _, names) = reference, columns
-    if names == expected or names is None or expected is None:
-        return columns
-    if set(names) != set(expected):
-        raise ValueError(
-            f"{first.path.name} and {file.path.name} must have the same classes; got {listed(expected)} and "
-            f"{listed(names)}."
-        )
-    matrix = np.asarray(two_columns(values, logits=file.is_logits))
-    return matrix[:, [names.index(name) for name in expected]], labels, expected
-
-
 def halves(labels: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Two halves of the rows, each class divided evenly if possible; each half in the order of the file."""
     if len(labels) < 4:
         raise ValueError(f"--recalibrate needs at least 4 rows to fit on some and report on others; got {len(labels)}.")
-    shuffled = np.random.default_rng(seed).permutation(len(labels))
-    order = shuffled[np.argsort(labels[shuffled], kind="stable")]
-    return np.sort(order[::2]), np.sort(order[1::2])
+    fold = stratified_folds(labels, 2, seed)
+    return np.flatnonzero(fold == 0), np.flatnonzero(fold == 1)
 
 
 def _names(files: Sequence[PredictionFile]) -> list[str]:

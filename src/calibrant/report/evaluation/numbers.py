@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.stats import norm
@@ -42,6 +42,28 @@ BUDGET = 2e7
 _FLOOR_LEVEL = 0.9
 _FEWEST_DRAWS = 20
 _MOST_GROUPS = 50
+
+
+class Settings(NamedTuple):
+    """Level of intervals, number of bins, largest number of draws for noise floors, and their seed."""
+
+    level: float = 0.95
+    bins: int = 15
+    most_draws: int = 200
+    seed: int = 0
+
+    def draws(self, size: int) -> dict[str, Any]:
+        """The keywords of a noise floor of this many outcomes."""
+        return {"n_resamples": max(_FEWEST_DRAWS, int(min(self.most_draws, BUDGET / size)))} | self._floor
+
+    def few_draws(self, size: int) -> dict[str, Any]:
+        """A fifth of the draws, for a metric that takes long."""
+        most = max(_FEWEST_DRAWS, self.most_draws // 5)
+        return {"n_resamples": min(self.draws(size)["n_resamples"], most)} | self._floor
+
+    @property
+    def _floor(self) -> dict[str, Any]:
+        return {"seed": self.seed, "level": _FLOOR_LEVEL}
 
 
 @dataclass(frozen=True)
@@ -107,25 +129,23 @@ class ModelNumbers:
         return asdict(self)
 
 
-def measure_model(
-    name: str, sample: Sample, groups: np.ndarray | None, *, level: float, bins: int, resamples: int, seed: int
-) -> ModelNumbers:
+def measure_model(name: str, sample: Sample, groups: np.ndarray | None, settings: Settings) -> ModelNumbers:
     """Measure one model."""
-    draws: dict[str, Any] = {"n_resamples": _resamples(resamples, len(sample)), "seed": seed, "level": _FLOOR_LEVEL}
+    level, bins, _, seed = settings
     measures = {
         "accuracy": _measure("accuracy", asymptotic_interval(**sample.pairs, metric=accuracy, level=level)),
         "nll": _score("NLL", sample, nll, level),
         "brier": _score("Brier score", sample, brier, level),
-        "ece": _binned("ECE", sample, ece, level, bins, draws),
-        "smooth_ece": _smooth(sample, resamples, draws),
-        "mce": _binned("MCE", sample, mce, level, bins, draws),
+        "ece": _binned("ECE", sample, ece, settings),
+        "smooth_ece": _smooth(sample, settings),
+        "mce": _binned("MCE", sample, mce, settings),
     }
     if sample.probs is not None:
-        few = draws | {"n_resamples": _resamples(resamples, sample.probs.size)}
-        floor = noise_floor(sample.probs, metric=classwise_ece, bins=bins, **few, **sample.weighting)
+        draws = settings.draws(sample.probs.size)
+        floor = noise_floor(sample.probs, metric=classwise_ece, bins=bins, **draws, **sample.weighting)
         value = float(classwise_ece(sample.probs, sample.labels, bins, **sample.weighting))
         measures["classwise_ece"] = Measure("class-wise ECE", value, None, None, floor.mean, floor.high)
-    group_rows, left_out = _groups(sample, groups, level, bins, seed)
+    group_parts, left_out = _groups(sample, groups, settings)
     return ModelNumbers(
         name,
         len(sample),
@@ -136,17 +156,13 @@ def measure_model(
         calibration_test(**sample.pairs, metric=ece, bins=bins, n_resamples=999, seed=seed),
         _split(sample),
         _risk(sample),
-        _classes(sample, level, bins, resamples, seed),
-        group_rows,
+        _classes(sample, settings),
+        group_parts,
         left_out,
         level,
         bins,
         sample.weight is not None,
     )
-
-
-def _resamples(most: int, size: int) -> int:
-    return max(_FEWEST_DRAWS, int(min(most, BUDGET / size)))
 
 
 def _measure(name: str, estimate: Estimate, floor: Any = None) -> Measure:
@@ -161,15 +177,16 @@ def _score(name: str, sample: Sample, metric: Any, level: float) -> Measure:
     return _measure(name, asymptotic_interval(**sample.keywords, metric=metric, level=level))
 
 
-def _binned(name: str, sample: Sample, metric: Any, level: float, bins: int, draws: dict[str, Any]) -> Measure:
+def _binned(name: str, sample: Sample, metric: Any, settings: Settings) -> Measure:
+    bins, draws = settings.bins, settings.draws(len(sample))
     floor = noise_floor(confidence=sample.confidence, metric=metric, bins=bins, **draws, **sample.weighting)
-    return _measure(name, asymptotic_interval(**sample.pairs, metric=metric, level=level, bins=bins), floor)
+    return _measure(name, asymptotic_interval(**sample.pairs, metric=metric, level=settings.level, bins=bins), floor)
 
 
-def _smooth(sample: Sample, resamples: int, draws: dict[str, Any]) -> Measure:
+def _smooth(sample: Sample, settings: Settings) -> Measure:
     # One value costs a few transforms of 65,537 nodes for any sample size.
-    few = draws | {"n_resamples": min(draws["n_resamples"], max(_FEWEST_DRAWS, resamples // 5))}
-    floor = noise_floor(confidence=sample.confidence, metric=smooth_ece, **few, **sample.weighting)
+    draws = settings.few_draws(len(sample))
+    floor = noise_floor(confidence=sample.confidence, metric=smooth_ece, **draws, **sample.weighting)
     value = float(smooth_ece(**sample.pairs))
     return Measure("smooth ECE", value, None, None, floor.mean, floor.high)
 
@@ -193,36 +210,33 @@ def _risk(sample: Sample) -> dict[str, Any]:
     }
 
 
-def _classes(sample: Sample, level: float, bins: int, resamples: int, seed: int) -> list[dict[str, Any]]:
+def _classes(sample: Sample, settings: Settings) -> list[dict[str, Any]]:
     """Each class against the rest: its mean probability and its frequency."""
     if sample.probs is None or sample.labels is None or sample.predicted is None:
         return []
-    few = _resamples(resamples, sample.probs.size)
-    rows = []
+    entries = []
     for k in range(sample.probs.shape[1]):
-        column = np.ascontiguousarray(sample.probs[:, k])
         true = sample.labels == k
-        part = _part(sample.name_of(k), column, true, sample.weight, sample.probs.shape[1], level, bins, few, seed)
+        against_rest = Sample(np.ascontiguousarray(sample.probs[:, k]), true, weight=sample.weight)
+        part = _part(sample.name_of(k), against_rest, sample.probs.shape[1], settings, sample.probs.size)
         recall = _share(sample.correct, true, sample.weight)
         precision = _share(sample.correct, sample.predicted == k, sample.weight)
-        rows.append(part | {"n": int(true.sum()), "recall": recall, "precision": precision})
-    return rows
+        entries.append(part | {"n": int(true.sum()), "recall": recall, "precision": precision})
+    return entries
 
 
-def _groups(
-    sample: Sample, groups: np.ndarray | None, level: float, bins: int, seed: int
-) -> tuple[list[dict[str, Any]], int]:
+def _groups(sample: Sample, groups: np.ndarray | None, settings: Settings) -> tuple[list[dict[str, Any]], int]:
     if groups is None:
         return [], 0
     names, index, counts = np.unique(groups, return_inverse=True, return_counts=True)
-    largest = np.argsort(-counts, kind="stable")
-    rows = []
-    for k in largest[:_MOST_GROUPS]:
-        rows_of = index == k
-        c, hits = sample.confidence[rows_of], sample.correct[rows_of]
-        few, weights = _resamples(200, len(c)), None if sample.weight is None else sample.weight[rows_of]
-        rows.append(_part(str(names[k]), c, hits, weights, min(len(names), _MOST_GROUPS), level, bins, few, seed))
-    return rows, max(0, len(names) - _MOST_GROUPS)
+    entries = []
+    for k in np.argsort(-counts, kind="stable")[:_MOST_GROUPS]:
+        inside = index == k
+        weight = None if sample.weight is None else sample.weight[inside]
+        group = Sample(sample.confidence[inside], sample.correct[inside], weight=weight)
+        parts = min(len(names), _MOST_GROUPS)
+        entries.append(_part(str(names[k]), group, parts, settings._replace(most_draws=200), len(group)))
+    return entries, max(0, len(names) - _MOST_GROUPS)
 
 
 def _share(hits: np.ndarray, among: np.ndarray, weight: np.ndarray | None) -> float | None:
@@ -230,46 +244,42 @@ def _share(hits: np.ndarray, among: np.ndarray, weight: np.ndarray | None) -> fl
     return float(np.average(hits[among], weights=None if weight is None else weight[among])) if among.any() else None
 
 
-def _part(
-    name: str,
-    confidence: np.ndarray,
-    hits: np.ndarray,
-    weight: np.ndarray | None,
-    parts: int,
-    level: float,
-    bins: int,
-    resamples: int,
-    seed: int,
-) -> dict[str, Any]:
+def _part(name: str, sample: Sample, parts: int, settings: Settings, size: int) -> dict[str, Any]:
     """Calibration of one class or group.
 
     The interval of the gap is wide enough to hold for all `parts` together (Bonferroni). Its spread is the larger of
     the observed one and the one that calibration implies, because a rare class without a single case shows no spread.
     """
-    weighting: dict[str, Any] = {} if weight is None else {"sample_weight": weight}
-    floor = noise_floor(
-        confidence=confidence, metric=ece, bins=bins, n_resamples=resamples, seed=seed, level=_FLOOR_LEVEL, **weighting
-    )
-    gaps, n = confidence - hits, len(hits)
-    share = np.full(n, 1 / n) if weight is None else weight / weight.sum()
-    gap = float(share @ gaps)
+    confidence, bins = sample.confidence, settings.bins
+    floor = noise_floor(confidence=confidence, metric=ece, bins=bins, **settings.draws(size), **sample.weighting)
+    share = _shares(len(sample), sample.weight)
+    gap, observed = _mean_and_error(confidence - sample.correct, share)
     low = high = None
-    if n > 1:
-        observed = math.sqrt(float(share**2 @ (gaps - gap) ** 2) * n / (n - 1))
+    if len(sample) > 1:
         implied = math.sqrt(float(share**2 @ (confidence * (1 - confidence))))
-        half = float(norm.ppf(1 - (1 - level) / (2 * parts))) * max(observed, implied)
+        half = float(norm.ppf(1 - (1 - settings.level) / (2 * parts))) * max(observed, implied)
         low, high = gap - half, gap + half
     return {
         "name": name,
-        "n": n,
+        "n": len(sample),
         "mean_confidence": float(share @ confidence),
-        "frequency": float(share @ hits),
+        "frequency": float(share @ sample.correct),
         "gap": gap,
         "gap_low": low,
         "gap_high": high,
-        "ece": float(ece(confidence=confidence, correct=hits, bins=bins, **weighting)),
+        "ece": float(ece(**sample.pairs, bins=bins)),
         "floor": floor.mean,
     }
+
+
+def _shares(n: int, weight: np.ndarray | None) -> np.ndarray:
+    return np.full(n, 1 / n) if weight is None else np.asarray(weight / weight.sum())
+
+
+def _mean_and_error(values: np.ndarray, share: np.ndarray) -> tuple[float, float]:
+    """Weighted mean and its standard error; the error of a single value is 0."""
+    mean = float(share @ values)
+    return mean, math.sqrt(float(share**2 @ (values - mean) ** 2) * len(values) / max(1, len(values) - 1))
 
 
 def off(parts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -279,33 +289,32 @@ def off(parts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def paired_differences(
-    name: str, sample: Sample, reference: str, reference_sample: Sample, *, level: float, bins: int
+    name: str, sample: Sample, reference: str, reference_sample: Sample, settings: Settings
 ) -> dict[str, Any]:
     """Differences `one` − `other` of accuracy, NLL, Brier score and ECE, each with its interval and p-value."""
     a, b = (
         read(keywords.get("probs"), keywords.get("labels"), keywords.get("confidence"), keywords.get("correct"))
         for keywords in (sample.keywords, reference_sample.keywords)
     )
-    rows = {
-        "accuracy": _paired(sample.correct.astype(float), reference_sample.correct.astype(float), sample.weight, level),
-        "nll": _paired(nll_terms(a).numpy(), nll_terms(b).numpy(), sample.weight, level),
-        "brier": _paired(brier_terms(a).numpy(), brier_terms(b).numpy(), sample.weight, level),
+    terms = {
+        "accuracy": (sample.correct.astype(float), reference_sample.correct.astype(float)),
+        "nll": (nll_terms(a).numpy(), nll_terms(b).numpy()),
+        "brier": (brier_terms(a).numpy(), brier_terms(b).numpy()),
     }
+    entries = {key: _paired(*pair, sample.weight, settings.level) for key, pair in terms.items()}
     pairs = (sample.confidence, reference_sample.confidence), (sample.correct, reference_sample.correct)
-    result = compare(confidence=pairs[0], correct=pairs[1], metric=ece, level=level, bins=bins, **sample.weighting)
-    rows["ece"] = {"value": result.difference, "low": result.low, "high": result.high, "p_value": result.p_value}
-    return {"model": name, "minus": reference, **rows}
+    options: dict[str, Any] = {"level": settings.level, "bins": settings.bins, **sample.weighting}
+    result = compare(confidence=pairs[0], correct=pairs[1], metric=ece, **options)
+    entries["ece"] = {"value": result.difference, "low": result.low, "high": result.high, "p_value": result.p_value}
+    return {"model": name, "minus": reference, **entries}
 
 
 def _paired(a: np.ndarray, b: np.ndarray, weight: np.ndarray | None, level: float) -> dict[str, float | None]:
     """Mean difference of two paired columns with its normal interval and two-sided p-value."""
     with np.errstate(invalid="ignore"):
-        gaps = a - b
-        share = np.full(len(gaps), 1 / len(gaps)) if weight is None else weight / weight.sum()
-        value = float(share @ gaps)
+        value, error = _mean_and_error(a - b, _shares(len(a), weight))
     if not math.isfinite(value):
         return {"value": None, "low": None, "high": None, "p_value": None}
-    error = math.sqrt(float(share**2 @ (gaps - value) ** 2) * len(gaps) / (len(gaps) - 1))
     half = float(norm.ppf((1 + level) / 2)) * error
     p_value = float(2 * norm.sf(abs(value) / error)) if error > 0 else 1.0 if value == 0 else 0.0
     return {"value": value, "low": value - half, "high": value + half, "p_value": p_value}

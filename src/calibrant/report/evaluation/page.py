@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from calibrant._version import __version__
 from calibrant.report.builder import template
 from calibrant.report.evaluation.figures import figures
-from calibrant.report.evaluation.mistakes import worst_mistakes
 from calibrant.report.evaluation.numbers import ModelNumbers, off
-from calibrant.report.evaluation.result import Evaluation, difference_rows, measure_rows, points
+from calibrant.report.evaluation.rows import difference_rows, measure_rows, points, worst_mistakes
 from calibrant.selective import RejectionRule
+
+if TYPE_CHECKING:
+    from calibrant.report.evaluation.result import Evaluation
 
 MOST_CELLS = 12
 """Values of a row that are shown; a table of two hundred columns would hide the mistakes."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from calibrant.base.inputs import Logits, check_confidence, check_logits, check_probs, two_columns
-from calibrant.base.labels import class_names, classes_of_columns, one_dimension_hint
+from calibrant.base.labels import class_names, classes_of_columns, column_names, one_dimension_hint
 from calibrant.base.warning import warn
+from calibrant.base.words import listed
 
 FEWEST = 2
 # Whole numbers up to here are exact in float64.
@@ -53,6 +54,26 @@ class Sample:
         """The weights of the rows as a keyword of a metric; nothing where all count the same."""
         return {} if self.weight is None else {"sample_weight": self.weight}
 
+    def in_order_of(self, classes: tuple[str, ...] | None) -> Sample:
+        """The same predictions with the columns in the order of these classes."""
+        if self.classes == classes or self.classes is None or classes is None:
+            return self
+        if sorted(self.classes) != sorted(classes):
+            raise ValueError(
+                f"All models must have the same classes; got {listed(classes)} and {listed(self.classes)}."
+            )
+        assert self.probs is not None
+        order = [self.classes.index(name) for name in classes]
+        place = np.argsort(order)
+        return replace(
+            self,
+            probs=self.probs[:, order],
+            logits=None if self.logits is None else self.logits[:, order],
+            labels=place[self.labels],
+            predicted=place[self.predicted],
+            classes=classes,
+        )
+
     def name_of(self, column: int) -> str:
         """The name of a class."""
         return str(column) if self.classes is None else self.classes[column]
@@ -66,7 +87,7 @@ def read_pairs(confidence: Any, correct: Any) -> Sample:
 
 
 def read_matrix(
-    probs: Any, labels: Any, *, from_logits: bool, classes: Sequence[Any] | None, predicted: Any = None
+    probs: Any, labels: Any, from_logits: bool = False, classes: Sequence[Any] | None = None, predicted: Any = None
 ) -> Sample:
     """Probabilities or logits of shape (n, C), or (n,) for class 1 of two, and labels of any kind.
 
@@ -85,6 +106,8 @@ def read_matrix(
             "probs must have a column per class; got one column. Give one binary probability per row as a 1-D array."
         )
     _enough(len(p))
+    if classes is None and (columns := column_names(probs)) is not None:
+        classes = classes_of_columns(columns, class_names(labels).ravel())
     y, names = read_labels(labels, len(p), p.shape[1], classes)
     if np.ndim(probs.values if isinstance(probs, Logits) else probs) == 1:
         _warn_of_other_class(p[:, 1], y, names)
@@ -150,27 +173,6 @@ def read_labels(
             "Name the class of each column with classes=[…], in the order of the columns."
         )
     return np.searchsorted(values, y), tuple(str(v) for v in values.tolist())
-
-
-def columns_by_name(models: Mapping[str, Any], labels: Any) -> tuple[Mapping[str, Any], list[str] | None]:
-    """The models with their columns in one order, and the classes of these, if data frames name them like the labels.
-
-    Otherwise the models are returned unchanged, and None.
-    """
-    frames = [model for model in models.values() if hasattr(model, "columns") and hasattr(model, "iloc")]
-    if not frames or len(frames) < len(models):
-        return models, None
-    columns = [str(name) for name in frames[0].columns]
-    names = classes_of_columns(columns, class_names(labels).ravel())
-    if names is None:
-        return models, None
-    ordered = {}
-    for key, frame in models.items():
-        model_columns = [str(name) for name in frame.columns]
-        if sorted(model_columns) != sorted(columns):
-            raise ValueError(f"All models must have the columns {columns}; got {model_columns} for {key!r}.")
-        ordered[key] = frame.iloc[:, [model_columns.index(name) for name in columns]]
-    return ordered, names
 
 
 def _are_columns(y: np.ndarray, n_classes: int) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,17 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from calibrant.base.atomic_write import write_text_whole
-from calibrant.report.evaluation.mistakes import worst_mistakes
-from calibrant.report.evaluation.numbers import Measure, ModelNumbers
+from calibrant.report.evaluation.numbers import ModelNumbers
 from calibrant.report.evaluation.reading import Sample
+from calibrant.report.evaluation.rows import difference_rows, group_rows, measure_rows, worst_mistakes
 from calibrant.report.evaluation.verdict import CalibrationVerdict, judge
-from calibrant.report.numbers import format_number, format_signed
+from calibrant.report.numbers import format_number
+from calibrant.report.results import as_json
 from calibrant.selective import RejectionRule
-
-MOST_GROUPS = 20
-"""Groups that are printed as text; the page and `to_dict` have more."""
-_POINTS = ("accuracy", "ece", "smooth_ece", "mce", "classwise_ece")
-"""Measures that are fractions and are shown in percentage points."""
 
 
 @dataclass(frozen=True)
@@ -74,18 +69,7 @@ class Evaluation:
         return "\n\n".join(parts)
 
     def _repr_html_(self) -> str:
-        blocks = []
-        for name, numbers in self.models.items():
-            verdict = self.verdicts[name]
-            head = f"<strong>{html.escape(name)}</strong>: " if len(self.models) > 1 else ""
-            blocks.append(f"<p>{head}<strong>{html.escape(verdict.sentence)}</strong></p>")
-            blocks += [f"<p>{html.escape(note)}</p>" for note in verdict.notes]
-            blocks.append(_html_table(measure_rows(numbers)))
-        for entry in self.differences:
-            title = html.escape(f"{entry['model']} minus {entry['minus']}")
-            rows = [["difference", "value", "interval", "p"], *difference_rows(entry)]
-            blocks.append(f"<p>{title}</p>" + _html_table(rows))
-        return f"<div>{''.join(blocks)}</div>"
+        return f"<pre>{html.escape(str(self))}</pre>"
 
     def to_dict(self, *, rows: bool = True, mistakes: int = 25) -> dict[str, Any]:
         """Return everything as plain values for JSON; `rows=False` leaves out the values of rows."""
@@ -102,7 +86,7 @@ class Evaluation:
             }
             for name, numbers in self.models.items()
         ]
-        content: dict[str, Any] = plain({"models": models, "differences": self.differences})
+        content: dict[str, Any] = as_json({"models": models, "differences": self.differences})
         return content
 
     def to_html(
@@ -146,58 +130,6 @@ class Evaluation:
         return figure
 
 
-def measure_rows(numbers: ModelNumbers) -> list[list[str]]:
-    """The measures as text: a heading, then one row for each."""
-    interval = f"{numbers.level:.0%} interval"
-    rows = [["", "value", interval, "noise floor"]]
-    for key, measure in numbers.measures.items():
-        rows.append([measure.name, *_texts(key, measure)])
-    return rows
-
-
-def _texts(key: str, m: Measure) -> list[str]:
-    def show(value: float | None) -> str:
-        if value is None:
-            return "–"
-        return f"{100 * value:.2f} %" if key in _POINTS else f"{value:.4f}"
-
-    interval = "–" if m.low is None or m.high is None else f"{show(m.low)} to {show(m.high)}"
-    if key in _POINTS and (m.low, m.high) == (0, 1):
-        interval = "cannot be told"
-    return [show(m.value), interval, "–" if m.floor is None else show(m.floor)]
-
-
-def group_rows(numbers: ModelNumbers) -> list[list[str]]:
-    """The calibration of each group as text: a heading, then one row for each of the largest groups."""
-    rows = [["group", "rows", "confidence", "accuracy", "difference, points", f"{numbers.level:.0%} interval"]]
-    for group in numbers.groups[:MOST_GROUPS]:
-        shares = [f"{100 * group[key]:.1f} %" for key in ("mean_confidence", "frequency")]
-        gap, low, high = (points(group[key]) for key in ("gap", "gap_low", "gap_high"))
-        rows.append([str(group["name"]), f"{group['n']:,}", *shares, gap, low if low == high else f"{low} to {high}"])
-    if more := len(numbers.groups[MOST_GROUPS:]) + numbers.groups_left_out:
-        rows.append([f"and {more:,} more", *[""] * 5])
-    return rows
-
-
-def difference_rows(entry: Mapping[str, Any]) -> list[list[str]]:
-    """Paired differences as text."""
-    rows = []
-    for key, label in (("accuracy", "accuracy"), ("nll", "NLL"), ("brier", "Brier score"), ("ece", "ECE")):
-        d = entry[key]
-        if d["value"] is None:
-            rows.append([label, "–", "–", "–"])
-        else:
-            p = "< 0.001" if d["p_value"] < 0.001 else f"{d['p_value']:.3f}"
-            value, low, high = (format_signed(d[end], 4) for end in ("value", "low", "high"))
-            rows.append([label, value, f"{low} to {high}", p])
-    return rows
-
-
-def points(difference: float | None) -> str:
-    """A difference of fractions in percentage points, with its sign."""
-    return format_signed(None if difference is None else 100 * difference)
-
-
 def _text_table(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(len(row[j]) for row in rows) for j in range(len(rows[0]))]
     lines = []
@@ -205,20 +137,3 @@ def _text_table(rows: Sequence[Sequence[str]]) -> str:
         cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
         lines.append("  ".join([row[0].ljust(widths[0]), *cells[1:]]))
     return "\n".join(lines)
-
-
-def _html_table(rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f"<th>{html.escape(cell)}</th>" for cell in rows[0])
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>" for row in rows[1:])
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def plain(value: Any) -> Any:
-    """Replace numbers that JSON cannot represent by None."""
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
