@@ -1,4 +1,4 @@
-"""The results in README.md: small tables from the stored results, each with a few sentences."""
+"""The results in README.md and docs/results.md: small tables from the stored results, each with a few sentences."""
 
 from __future__ import annotations
 
@@ -93,9 +93,10 @@ def _tables_page() -> str:
 
 
 def results() -> str:
-    """The other studies: a heading, a table and a few sentences for each."""
+    """The other studies, for a page in the folder ``docs``: a heading, a table and a few sentences for each."""
     parts = {"Images": images.images, "Wrong labels": noise, "The first paper": paper}
-    return "\n\n".join([MEANING, *(f"### {title}\n\n{part()}" for title, part in parts.items()), speed()])
+    text = "\n\n".join([MEANING, *(f"## {title}\n\n{part()}" for title, part in parts.items()), speed()])
+    return text.replace("](docs/", "](")
 
 
 def noise() -> str:
@@ -179,4 +180,4 @@ def speed() -> str:
     )
 
 
-SECTIONS = {"readme-tables": on_tables, "readme": results}
+SECTIONS = {"readme-tables": on_tables, "results": results}

@@ -119,9 +119,9 @@ def test_a_classifier_takes_rows_that_are_encoded_already(quick):
     np.testing.assert_array_equal(encoded.predict_proba(EncodedTable(encoder.transform(new), encoder)), expected)
 
 
-def test_the_steps_are_those_of_contributing(quick, table, tmp_path, monkeypatch):
-    text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
-    lines = text.split("### From a table to a report")[1].split("```")[1].splitlines()[1:]
+def test_the_steps_are_those_of_the_architecture_page(quick, table, tmp_path, monkeypatch):
+    text = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text()
+    lines = text.split("### `calibrant train")[1].split("```")[1].splitlines()[1:]
     steps = [line[23:].split()[0] for line in lines]
     calls = []
 
