@@ -40,7 +40,7 @@ CEILINGS = {
     "base": 750,
     "bilevel": 5_050,
     "cli": 550,
-    "data": 2_800,
+    "data": 2_750,
     "estimators": 1_500,
     "export": 400,
     "integrations": 250,
