@@ -52,7 +52,7 @@ def main(words: Sequence[str]) -> int:
     begin = time.perf_counter()
     try:
         study, given = parse(words)
-        from calibrant.report import require
+        from studies.report import require
 
         require()
         with warnings.catch_warnings():

@@ -27,10 +27,9 @@ from sklearn.tree import DecisionTreeClassifier
 from calibrant.estimators import SelfCalibratedClassifier
 from calibrant.estimators.selective import SelectiveMixin
 from calibrant.metrics import Estimate, mean_interval
-from calibrant.report import Column, Verdict, to_markdown
-from calibrant.report.results import Record
 from calibrant.selective import RAPS, RejectionRule, Window, conformal_rule, threshold_for_risk
 from studies import script
+from studies.report import Column, Record, Verdict, to_markdown
 from studies.sets import NOISE_FREE, SETS, fresh, load_problem
 
 FOLDS = 5

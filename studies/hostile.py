@@ -35,14 +35,13 @@ from calibrant.methods.blend import KINDS
 from calibrant.metrics import Estimate
 from calibrant.pool.pool import class_shares, fit_pool
 from calibrant.pool.pool_members import Rows, cross_fit
-from calibrant.report import Column, Verdict, to_markdown
-from calibrant.report.results import Record
 from studies import script
 from studies.common.records import ClassifierOutput, on_sample
 from studies.common.runs import Meter, warm_up
 from studies.common.verdicts import Case, Records, datasets, difference, judge, mean
 from studies.common.verdicts import not_significantly_above_zero as not_above
 from studies.hostile_cases import CASES, Data
+from studies.report import Column, Record, Verdict, to_markdown
 
 OWN, BEFORE, FREQUENCIES = "self-calibrated", "before", "class-frequencies"
 MEMBERS = ("network", "trees", "linear")

@@ -19,8 +19,6 @@ from sklearn.metrics import roc_auc_score
 
 from calibrant.methods import Fitted, suspicion
 from calibrant.metrics import Estimate
-from calibrant.report import Verdict, to_markdown
-from calibrant.report.results import Record
 from studies import script
 from studies.common.records import Prepared, prepare, resolve_device
 from studies.common.runs import run_all
@@ -37,6 +35,7 @@ from studies.common.verdicts import (
     not_significantly_above_zero,
     pivot,
 )
+from studies.report import Record, Verdict, to_markdown
 from studies.sets import SETS
 
 JUDGED = ("blobs-1.3", "blobs-1.7", "spirals-2.5", "spirals-3.5")

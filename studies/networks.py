@@ -24,10 +24,9 @@ from torch import Tensor, nn
 from calibrant import metrics
 from calibrant.methods.fit.fit import fit
 from calibrant.posthoc import make_calibrator
-from calibrant.report import Column, to_markdown
-from calibrant.report.results import Record
 from studies import script
 from studies.network_tasks import TASKS, Splits, TaskKind, classes_of
+from studies.report import Column, Record, to_markdown
 
 STARTS = {"scratch": "from scratch", "tuned": "fine-tuned"}
 EPOCHS: dict[str, int | None] = {"scratch": None, "tuned": 15}

@@ -11,9 +11,9 @@ from typing import Any
 from joblib import Parallel, delayed
 
 from calibrant.base.words import count
-from calibrant.report import Results, machine, read_results, versions, write_results
-from calibrant.report.results import Record
+from calibrant.report import machine, versions
 from studies.common.shared import made
+from studies.report import Record, Results, read_results, write_results
 
 Run = Mapping[str, Any]
 """The fields that identify a record, such as data set, method and seed."""

@@ -11,9 +11,9 @@ from statistics import median
 from calibrant.plots import save_figure
 from calibrant.plots.style import GREY, INK, PALETTE, context
 from calibrant.posthoc import CALIBRATORS
-from calibrant.report import Column, to_markdown
 from docs.generate.stored import stored
 from docs.generate.tables import TABLES, on_tables
+from studies.report import Column, to_markdown
 from studies.tables.compared import JUDGED, ratios
 from studies.tables.costs import costs_of
 from studies.tables.peers import OWN, RIVAL

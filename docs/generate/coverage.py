@@ -13,10 +13,10 @@ from pathlib import Path
 import pandas as pd
 
 from calibrant.base.words import count
-from calibrant.report import by_seed, to_markdown
 from docs.generate.stored import RESULTS, stored
 from studies.meta_reg.data import DATASETS
 from studies.meta_reg.readings import READINGS
+from studies.report import by_seed, to_markdown
 from studies.sets import SETS
 
 ROWS = Path(__file__).with_name("coverage.csv")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from calibrant.metrics import Estimate, excludes_zero, paired_difference
-from calibrant.report import Column, by_seed, format_number, to_markdown
+from calibrant.report import format_number
 from docs.generate.stored import RESULTS, bullets, save_png, stored, words
 from studies.bo4sc import figures
 from studies.bo4sc.page import MATCHED, METRICS_SHOWN, verdicts
@@ -16,6 +16,7 @@ from studies.bo4sc.targets import OWN, self_calibrated_targets
 from studies.common.synthetic import POOLED
 from studies.common.verdicts import HEADINGS, Records, datasets, difference, mean, methods, pivot, targets_table
 from studies.common.words import LEFT_OPEN
+from studies.report import Column, by_seed, to_markdown
 
 TITLES = {
     "ece10": "Expected calibration error, 10 bins. The last row is the exact posterior's on the same samples:",

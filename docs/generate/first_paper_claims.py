@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from calibrant.metrics import Estimate, mean_interval
-from calibrant.report import Column, by_seed, format_number, to_markdown
+from calibrant.report import format_number
 from docs.generate.first_paper import all_seeds
 from docs.generate.stored import RESULTS, bullets, stored, words
 from studies.bo4sc import figures
@@ -11,6 +11,7 @@ from studies.bo4sc.claims import claims, known
 from studies.bo4sc.figures import WEIGHTS_SET
 from studies.bo4sc.table1 import PAPER
 from studies.common.verdicts import methods
+from studies.report import Column, by_seed, to_markdown
 
 
 def claims_table() -> str:

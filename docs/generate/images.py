@@ -7,13 +7,14 @@ from functools import cache, partial
 from pathlib import Path
 
 from calibrant.metrics import Estimate
-from calibrant.report import Column, by_seed, format_number, to_markdown
+from calibrant.report import format_number
 from docs.generate.stored import bullets, paragraph, save_png, signs, stored, words
 from studies.common.verdicts import Records, difference, mean, methods
 from studies.meta_reg import figures
 from studies.meta_reg.groups import groups, times
 from studies.meta_reg.targets import RIVAL
 from studies.meta_reg.variants import variants
+from studies.report import Column, by_seed, to_markdown
 
 SETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 COLUMNS = tuple(Column(name, digits=3 if name == "NLL" else 2) for name in ("error %", "NLL", "ECE %", "floor %"))

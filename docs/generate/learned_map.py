@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from calibrant.metrics import Estimate, paired_difference
-from calibrant.report import Column, to_markdown
 from docs.generate.stored import stored
 from studies.common.verdicts import difference, mean
 from studies.meta_reg.data import DATASETS
 from studies.meta_reg.groups import times
+from studies.report import Column, to_markdown
 
 MAPS = {"learned": "learned in training", "temperature": "temperature", "auto": "`posthoc.Auto`"}
 GAMMAS = ("focal", "focal-control", "flg-sece", "flg-sece-one-step", "gamma-sece")

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from calibrant.report import Column, to_markdown
 from docs.generate.stored import bullets, stored, words
 from studies.common.verdicts import mean
 from studies.meta_reg.paper import printed
 from studies.meta_reg.readings import READINGS
+from studies.report import Column, to_markdown
 
 DATASET = "cifar10"
 PRINTED = {"flg-sece": 1, "flg-dece": 1, "flg": 2, "ce-dece": 1, "ce-sece": 1, "ce": 1, "focal": 1}

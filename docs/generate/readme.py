@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from calibrant.metrics import mean_interval
-from calibrant.report import by_seed, to_markdown
 from docs.generate import alternatives, first_paper, images, tables
 from docs.generate.stored import paragraph, signs, stored, words
 from studies.bo4sc.page import MATCHED
 from studies.common.synthetic import POOLED
 from studies.common.verdicts import POSTERIOR, Records, datasets, difference, methods, pivot
 from studies.label_noise import JUDGED as SETS
+from studies.report import by_seed, to_markdown
 from studies.tables.compared import JUDGED
 from studies.tables.peers import CROSSED, OURS, OWN
 from studies.tables.ranks import Ranking

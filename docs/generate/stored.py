@@ -9,7 +9,7 @@ from typing import Any
 
 from calibrant.metrics import Estimate, excludes_zero
 from calibrant.plots import save_figure
-from calibrant.report import Results, read_results
+from studies.report import Results, read_results
 
 RESULTS = Path(__file__).parents[2] / "results"
 SIGNS = {-1: "significantly lower", 1: "significantly higher", 0: "not significantly different"}

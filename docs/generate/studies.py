@@ -5,12 +5,12 @@ from __future__ import annotations
 from calibrant.bilevel import SGD
 from calibrant.methods.averaged import AveragedNetwork
 from calibrant.methods.recipes import RECIPES, SMALL_RECIPES
-from calibrant.report import to_markdown
 from docs.generate.stored import RESULTS, stored
 from studies import guarantees, hostile, label_noise, networks
 from studies.benchmarks import recipes, wide
 from studies.meta_reg import docs as meta_reg
 from studies.meta_reg.study import STUDY as META_REG
+from studies.report import to_markdown
 
 
 def recipe_values() -> str:

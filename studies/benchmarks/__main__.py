@@ -11,8 +11,8 @@ import importlib
 import json
 from pathlib import Path
 
-from calibrant.report import read_results, write_results
 from studies.benchmarks.harness import RESULTS, markdown, show, write
+from studies.report import read_results, write_results
 
 GROUPS = (
     "classifiers",

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from calibrant.report import machine, read_results, versions, write_results
-from calibrant.report.results import Record
+from calibrant.report import machine, versions
+from studies.report import Record, read_results, write_results
 
 RESULTS = Path("results/bench.json")
 

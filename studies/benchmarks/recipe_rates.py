@@ -17,9 +17,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import calibrant
 from calibrant import metrics
-from calibrant.report import machine, read_results, versions, write_results
-from calibrant.report.results import Record
+from calibrant.report import machine, versions
 from studies.benchmarks.recipe_tasks import CHOOSING, case_of
+from studies.report import Record, read_results, write_results
 
 RESULTS = Path("results/recipe-rates.json")
 RATES, EPOCHS = (0.004, 0.012), 8

@@ -44,11 +44,11 @@ from torch import Tensor, nn
 import calibrant
 from calibrant import metrics
 from calibrant.posthoc import make_calibrator
-from calibrant.report import machine, read_results, versions, write_results
-from calibrant.report.results import Record
+from calibrant.report import machine, versions
 from studies import networks as plain
 from studies.benchmarks.recipe_tasks import CHOOSING, FOLDER, IMAGES, TASK_NAMES, Case, case_of
 from studies.network_tasks import Pair
+from studies.report import Record, read_results, write_results
 
 RESULTS = Path("results/recipes.json")
 EPOCHS, SEEDS, FIRST = 10, 3, 3

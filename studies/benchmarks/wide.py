@@ -27,9 +27,9 @@ from sklearn.svm import LinearSVC
 
 from calibrant import CrossCalibrated, SelfCalibratedClassifier
 from calibrant.metrics import paired_difference
-from calibrant.report import Column, to_markdown
 from studies.benchmarks.harness import Record, in_process, print_records, record
 from studies.benchmarks.peak_memory import peak, resident
+from studies.report import Column, to_markdown
 
 NEW = 2000
 CASES = {

@@ -9,8 +9,6 @@ from typing import Annotated, Any
 import numpy as np
 
 from calibrant.metrics import mean_interval
-from calibrant.report import Column, Report, Results, by_seed
-from calibrant.report.results import Record
 from studies.bo4sc.variants import OURS, SGD, SGD_STEPS, STORY, measure, variants
 from studies.common.options import Device, Jobs, Option, Seeds, Sets
 from studies.common.records import resolve_device
@@ -18,6 +16,7 @@ from studies.common.shared import SEEDS, checked_sets, failures, foot
 from studies.common.study import Plan, Study
 from studies.common.synthetic import synthetic_plan
 from studies.common.verdicts import UNMEASURED, shared_difference
+from studies.report import Column, Record, Report, Results, by_seed
 
 
 def plan(

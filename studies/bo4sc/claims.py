@@ -15,10 +15,11 @@ import numpy as np
 from scipy.spatial import cKDTree
 
 from calibrant.metrics import Estimate, mean_interval
-from calibrant.report import by_seed, format_number
+from calibrant.report import format_number
 from studies.bo4sc.figures import Numbers
 from studies.bo4sc.table1 import PAPER
 from studies.common.verdicts import Records, datasets
+from studies.report import by_seed
 from studies.sets import load_problem
 
 SPIRALS = ("spirals-2.5", "spirals-3.5")

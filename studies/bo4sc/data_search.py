@@ -35,10 +35,10 @@ from sklearn.datasets import make_blobs
 from calibrant import metrics
 from calibrant.data.scaling import fit_scaling
 from calibrant.methods import Samples, Standard, Task, fit_all
-from calibrant.report import write_results
 from studies.bo4sc.search import Trajectory
 from studies.bo4sc.table1 import PAPER
 from studies.common.shared import made
+from studies.report import write_results
 
 SAMPLES = 2000
 BLOB_SEEDS = range(1001)

@@ -23,8 +23,6 @@ from typing import Annotated, Any
 from calibrant.base.atomic_write import write_text_whole
 from calibrant.methods import BO4SC
 from calibrant.metrics import mean_interval
-from calibrant.report import Column, Report, Results
-from calibrant.report.results import Record
 from studies.bo4sc.search import FIRST_SEED, HELD_OUT, Search, arguments
 from studies.common.jobs import run_jobs
 from studies.common.keys import Key, make_key
@@ -34,6 +32,7 @@ from studies.common.runs import Planned, populations
 from studies.common.shared import checked_sets, foot
 from studies.common.store import Store
 from studies.common.study import Plan, Study, tell_user
+from studies.report import Column, Record, Report, Results
 
 GRID: dict[str, tuple[float, ...]] = {
     "steps": (1, 5, 10, 20),

@@ -7,13 +7,14 @@ from functools import partial
 from typing import Any
 
 from calibrant.metrics import excludes_zero
-from calibrant.report import Column, Report, Results, Table, Verdict, format_number
+from calibrant.report import format_number
 from studies.bo4sc import figures, table1
 from studies.bo4sc.targets import CANDIDATES, OWN, bo4sc_targets, self_calibrated_targets
 from studies.common import words
 from studies.common.shared import QUICK_SEEDS, SEEDS, add_targets, count, failures, foot, screen
 from studies.common.synthetic import POOLED
 from studies.common.verdicts import ENSEMBLE, HEADINGS, Records, cell, datasets, difference, mean, methods, pivot
+from studies.report import Column, Report, Results, Table, Verdict
 
 MATCHED = "standard-matched"
 """The id of BO4SC's control: the same training without the weights."""

@@ -30,12 +30,11 @@ from calibrant.base.classes import log_of_others
 from calibrant.methods import BO4SC, Samples, Standard, Task, fit_all
 from calibrant.metrics import Estimate, ece, mean_interval, paired_difference
 from calibrant.posthoc import make_calibrator
-from calibrant.report import Column, read_results, to_markdown, write_results
-from calibrant.report.results import Record
 from studies.bo4sc.search import FIRST_SEED, HELD_OUT, Trajectory
 from studies.bo4sc.table1 import PAPER
 from studies.common.records import prepare
 from studies.common.shared import made
+from studies.report import Column, Record, read_results, to_markdown, write_results
 from studies.sets import FITTED_SETS
 
 RESULTS = Path("results/bo4sc-same-search.json")

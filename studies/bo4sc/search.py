@@ -14,10 +14,10 @@ from calibrant.base.classes import log_of_others
 from calibrant.bilevel import Callback, Run
 from calibrant.methods import BO4SC, Samples, Task, fit_all
 from calibrant.metrics import ece
-from calibrant.report.results import Record
 from studies.common.keys import Key
 from studies.common.records import prepare
 from studies.common.runs import progress
+from studies.report import Record
 
 FIRST_SEED = 10_000
 HELD_OUT = 100

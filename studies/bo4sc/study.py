@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from calibrant.methods import BO4SC, Method, Standard
-from calibrant.report.results import Record
 from studies.bo4sc import figures
 from studies.bo4sc.page import MATCHED, make_report, to_terminal
 from studies.common.keys import Key
@@ -22,6 +21,7 @@ from studies.common.shared import checked_sets, seed_count, settings_of
 from studies.common.store import BESIDE
 from studies.common.study import Plan, Study
 from studies.common.synthetic import chosen_methods, synthetic_methods, synthetic_plan
+from studies.report import Record
 from studies.sets import FITTED_SETS
 
 Settings = dict[str, dict[str, Any]]

@@ -6,10 +6,10 @@ import math
 from typing import Any
 
 from calibrant.metrics import Estimate, excludes_zero, mean_interval
-from calibrant.report import Column, Table, by_seed
 from studies.bo4sc.targets import CANDIDATES, OWN
 from studies.common.records import WEIGHT_SHARES
 from studies.common.verdicts import ENSEMBLE, HEADINGS, POSTERIOR, Records, cell, datasets, difference, methods, ratio
+from studies.report import Column, Table, by_seed
 from studies.sets import FITTED_SETS
 
 PAPER: dict[str, dict[str, dict[str, float]]] = {

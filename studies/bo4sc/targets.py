@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 
-from calibrant.report import Verdict
 from studies.common.synthetic import POOLED
 from studies.common.verdicts import (
     ENSEMBLE,
@@ -24,6 +23,7 @@ from studies.common.verdicts import (
     ratio,
     undecided,
 )
+from studies.report import Verdict
 from studies.sets import NOISE_FREE
 
 OWN = "self-calibrated"

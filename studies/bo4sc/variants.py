@@ -23,10 +23,10 @@ from scipy.stats import spearmanr
 from sklearn.metrics import roc_auc_score
 
 from calibrant.methods import BO4SC, METHODS, Fitted, Method, Mixture, SelfCalibrated, Standard
-from calibrant.report.results import Record
 from studies.common.keys import Key
 from studies.common.records import Prepared, weight_shares
 from studies.common.runs import FinishedRun
+from studies.report import Record
 
 OURS = "self-calibrated"
 SGD, SGD_STEPS = "inner SGD", dict[str, Any](learning_rate=0.1, outer_learning_rate=1050.0)

@@ -10,12 +10,12 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from calibrant.report.results import Record
 from studies import script
 from studies.bo4sc.figures import WEIGHTS_SET
 from studies.bo4sc.variants import default_bo4sc
 from studies.common.records import prepare, weight_shares
 from studies.common.runs import run_all
+from studies.report import Record
 
 STARTS = {f"w⁰ = {start:g}": start for start in (0.25, 0.5, 0.75, 1.0)}
 SEEDS = 20

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from calibrant.base.words import count, duration
-from calibrant.report import read_results
-from calibrant.report.results import Record
 from studies.common.commands import experiment_of
 from studies.common.keys import Key, name_of
+from studies.report import Record, read_results
 
 STATES = {
     "done": "done",

@@ -14,10 +14,10 @@ from joblib import Parallel, delayed, effective_n_jobs
 from joblib.parallel import get_active_backend
 
 from calibrant.base.parallel import refuse_threads
-from calibrant.report.results import Record
 from studies.common.keys import Key
 from studies.common.progress import StudyProgress
 from studies.common.store import Store
+from studies.report import Record
 
 Job = Callable[[], dict[Key, Record]]
 """A job must be picklable to run in another process: a function of a module, or a callable dataclass."""

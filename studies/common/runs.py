@@ -20,10 +20,10 @@ from threadpoolctl import threadpool_limits
 from calibrant.bilevel import Callback
 from calibrant.methods import BO4SC, Calibrated, Fitted, Method, Samples, Standard, Task, fit_all
 from calibrant.methods import Job as Fit
-from calibrant.report.results import Record
 from studies.common.keys import Key
 from studies.common.progress import StudyProgress
 from studies.common.records import Prepared, measure
+from studies.report import Record
 
 
 @dataclass(frozen=True)

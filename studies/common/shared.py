@@ -8,8 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from calibrant.base.words import count as count  # studies import it from here
-from calibrant.report import Report, Results, Table, Verdict, provenance, to_markdown
-from calibrant.report.results import command
+from studies.report import Report, Results, Table, Verdict, command, provenance, to_markdown
 from studies.sets import FITTED_SETS, SETS
 
 SEEDS, QUICK_SEEDS = 20, 3

@@ -19,9 +19,9 @@ from typing import Any
 from uuid import uuid4
 
 from calibrant.base.locks import lock, try_lock
-from calibrant.report import Results, machine, versions
-from calibrant.report.results import Record, as_json
+from calibrant.report import as_json, machine, versions
 from studies.common.keys import FIRST, Key, name_of
+from studies.report import Record, Results
 
 ORIGIN = ("command", "date", "device", "machine")
 """The entries of a config that say how its runs were made."""

@@ -17,14 +17,14 @@ from typing import Any
 from calibrant.base.atomic_write import usable_folder
 from calibrant.base.locks import lock
 from calibrant.base.words import count
-from calibrant.report import Report, Results, read_results, write_results
-from calibrant.report.results import Record, as_json
+from calibrant.report import as_json
 from studies.common.commands import command_of, experiment_of
 from studies.common.dry_run import list_runs
 from studies.common.keys import Key
 from studies.common.options import DryRun, Export, Fresh, Out, Sources
 from studies.common.shared import made
 from studies.common.store import Line, Store, combined
+from studies.report import Record, Report, Results, read_results, write_results
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ import torch
 
 from calibrant.methods import METHODS, Method, SelfCalibrated
 from calibrant.methods.blend import MEMBERS
-from calibrant.report.results import Record
 from studies.common.jobs import Job, ambient_workers, run_jobs
 from studies.common.keys import Key, make_key
 from studies.common.records import Prepared, prepare, shape_of
@@ -17,6 +16,7 @@ from studies.common.runs import FinishedRun, Training, populations
 from studies.common.shared import checked_methods
 from studies.common.store import Line, Store
 from studies.common.study import Plan
+from studies.report import Record
 
 Measure = Callable[[Key, FinishedRun[Prepared]], Record]
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from calibrant.metrics import Estimate, excludes_zero, mean_interval, paired_difference, ratio_of_means
-from calibrant.report import Column, Table, Verdict, by_seed, format_number, to_markdown
-from calibrant.report.numbers import MISSING
+from calibrant.report import MISSING, format_number
+from studies.report import Column, Table, Verdict, by_seed, to_markdown
 
 Records = Sequence[Mapping[str, Any]]
 ENSEMBLE = "ensemble"

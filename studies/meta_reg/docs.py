@@ -10,7 +10,6 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from calibrant.report import Results, Table, to_markdown
 from studies.common.verdicts import targets_table
 from studies.meta_reg import tables
 from studies.meta_reg.claims import Claim, computed
@@ -21,6 +20,7 @@ from studies.meta_reg.searched import CAPTION, HEADINGS, best, rows, searches, w
 from studies.meta_reg.study import STUDY
 from studies.meta_reg.tables import describe
 from studies.meta_reg.targets import TARGETS, judged, targets
+from studies.report import Results, Table, to_markdown
 
 MAIN = ("error", "NLL", "ECE", "floor")
 """The scores of the first of two tables."""

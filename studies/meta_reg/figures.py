@@ -11,8 +11,8 @@ from scipy.stats import binom
 
 from calibrant.plots import BinSweep, BinSweepDisplay, Reliability, ReliabilityDisplay, style
 from calibrant.plots.reliability import legend_handles
-from calibrant.report.results import Record
 from studies.meta_reg.groups import RunGroup
+from studies.report import Record
 
 SHOWN = ("ce", "ce-ts", "flsd", "ce-dece", "flg-dece", "flg-sece", "focal-control", "recommended")
 """The methods that the figures show, if they were run."""

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from calibrant.methods.image_networks import RECIPES
 from calibrant.metrics import Estimate
-from calibrant.report.results import Record
 from studies.common.verdicts import methods as methods_of
 from studies.meta_reg.data import DATASETS
+from studies.report import Record
 
 Records = Sequence[Mapping[str, Any]]
 

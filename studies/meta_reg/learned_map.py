@@ -17,9 +17,9 @@ import numpy as np
 
 from calibrant import metrics
 from calibrant.posthoc import Auto, Calibrator, Temperature
-from calibrant.report import read_results, write_results
 from studies.common.shared import made
 from studies.meta_reg.measures import DRAWS, scored
+from studies.report import read_results, write_results
 
 METHOD = "recommended"
 NETWORKS = ("recommended", "ce-average", "ce-average-ts")

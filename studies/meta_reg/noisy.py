@@ -12,10 +12,10 @@ from calibrant.bilevel import Bilevel
 from calibrant.methods import Calibrated, Entry, Fitted, Task
 from calibrant.methods.image_networks import NetworkTraining, Recipe
 from calibrant.methods.sample_weights import NEXT_STEP, Reweighting
-from calibrant.report import Column, Table, Verdict
 from studies.common.verdicts import Case, difference, judge, not_above
 from studies.meta_reg.data import DATASETS
 from studies.meta_reg.groups import RunGroup, spread, times
+from studies.report import Column, Table, Verdict
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from statistics import fmean
 from typing import Any
 
-from calibrant.report import Report, Results, Table
 from studies.common.shared import add_targets, count, failures, foot, screen
 from studies.meta_reg import figures, tables
 from studies.meta_reg.claims import computed
@@ -17,6 +16,7 @@ from studies.meta_reg.paper import paper
 from studies.meta_reg.searched import CAPTION, best, rows, searches, without_searches
 from studies.meta_reg.searched import HEADINGS as SEARCH_HEADINGS
 from studies.meta_reg.targets import TARGETS, judged, targets
+from studies.report import Report, Results, Table
 
 SUMMARY = """
 γ-Net and SECE of "Towards Unbiased Calibration using Meta-Regularization" are compared with other methods. All methods

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.report import write_results
 from studies.common.shared import made
 from studies.meta_reg.readings import BATCH, CLIP, CUT_OFF, DECAY, MOMENTUM, RATE, READINGS
+from studies.report import write_results
 
 MARGIN, LEAST = 20.0, 45.0
 """Seconds for the end of a run and for the merged files, and the shortest time left in which a run is started."""

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from calibrant import metrics
-from calibrant.report import read_results, write_results
 from studies.common.shared import made
 from studies.meta_reg.paper import printed
+from studies.report import read_results, write_results
 
 IMAGES, BINS, DRAWS, SEEDS = 10_000, 15, 20_000, 5
 FINEST = "100"

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 from calibrant.methods import Method
-from calibrant.report import Report, Results
 from studies.common.options import Device, Option
 from studies.common.study import Plan
 from studies.meta_reg.groups import groups
@@ -16,6 +15,7 @@ from studies.meta_reg.searched import BASES, CAPTION, HEADINGS, best, rows
 from studies.meta_reg.study import NAME, TRIAL_SEEDS, Minutes, chosen_setup, training_plan
 from studies.meta_reg.study import STUDY as REPRODUCTION
 from studies.meta_reg.variants import meta
+from studies.report import Report, Results
 
 BANDWIDTHS, STRENGTHS, RATES = (0.005, 0.01, 0.02, 0.05), (10.0, 40.0), (0.1, 1.0, 10.0)
 """For ``flg-sece``: h and the strength of SECE in the outer loss, and multiples of the outer learning rate.

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 import torch
 
-from calibrant.report.results import Record
 from studies.common.keys import Key
 from studies.common.options import Device, Option
 from studies.common.progress import StudyProgress
@@ -28,6 +27,7 @@ from studies.meta_reg.page import tell, to_terminal
 from studies.meta_reg.plan import ABLATION, QUICK, RECIPES, Setup, known_methods, runs, trained
 from studies.meta_reg.training import EVERY, OutOfTime, train
 from studies.meta_reg.variants import variants
+from studies.report import Record
 
 NAME = "meta-reg"
 QUICK_EPOCHS, SMALL_EPOCHS, TRIAL_EPOCHS = 12, 15, 3

@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from calibrant.metrics import Estimate
-from calibrant.report import by_seed, format_number
+from calibrant.report import format_number
 from studies.common.shared import count
 from studies.common.verdicts import difference, undecided
 from studies.meta_reg.claims import Claim
 from studies.meta_reg.groups import RunGroup, times
 from studies.meta_reg.paper import METRICS, paper, printed, quoted
 from studies.meta_reg.targets import SWEEP
+from studies.report import by_seed
 
 OWN, GAMMA_NETS = "flg-sece", ("flg-dece", "flg-sece")
 """The paper's method, and its two methods with γ-Net."""

@@ -9,7 +9,6 @@ from statistics import fmean
 from typing import Any
 
 from calibrant.methods.catalogue import IMAGE_METHODS, TABLE_3
-from calibrant.report import Column, Table
 from studies.common.verdicts import difference
 from studies.images import SHIFTS
 from studies.meta_reg.groups import RunGroup, spread, times
@@ -18,6 +17,7 @@ from studies.meta_reg.paper import METRICS, Printed, Quoted, paper, printed, quo
 from studies.meta_reg.plan import known_methods
 from studies.meta_reg.targets import RIVAL
 from studies.meta_reg.variants import variants
+from studies.report import Column, Table
 
 HEADINGS = {
     "error": ("error %", 2),

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from calibrant.metrics import Estimate, excludes_zero, mean_interval, ratio_of_means
-from calibrant.report import Verdict, by_seed
 from studies.common.verdicts import (
     UNMEASURED,
     Case,
@@ -20,6 +19,7 @@ from studies.common.verdicts import (
 from studies.images import SHIFTS
 from studies.meta_reg.groups import RunGroup, times
 from studies.meta_reg.variants import RATES
+from studies.report import Verdict, by_seed
 
 RIVAL = "ce-average-ts"
 """The rival of ``recommended``: cross-entropy with the same moving average and a temperature."""

@@ -19,13 +19,13 @@ from calibrant.methods import Calibrated, Fitted, Samples
 from calibrant.methods.confidence import Mapped
 from calibrant.methods.core.results import Failed
 from calibrant.methods.fit.guards import Interruptible
-from calibrant.report.results import Record
 from studies.common.keys import Key
 from studies.common.runs import Meter, progress
 from studies.common.study import tell_user
 from studies.meta_reg.data import PreparedImages
 from studies.meta_reg.measures import SCORES, logits, measure
 from studies.meta_reg.plan import Planned, network_of, trained
+from studies.report import Record
 
 PIECE = 2000
 """Number of images per prediction batch."""

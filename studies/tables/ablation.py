@@ -17,8 +17,6 @@ import numpy as np
 import pandas as pd
 
 from calibrant.methods import Method, SelfCalibrated, Task
-from calibrant.report import Column, Report, Results
-from calibrant.report.results import Record
 from studies.common.jobs import Job, run_jobs
 from studies.common.keys import Key, make_key
 from studies.common.options import Device, Jobs, Option, Tables
@@ -27,6 +25,7 @@ from studies.common.runs import Training
 from studies.common.shared import foot
 from studies.common.store import Line, Store
 from studies.common.study import Plan, Study
+from studies.report import Column, Record, Report, Results
 from studies.tables.data import DEVELOPMENT, Split, describe, find_tables, prepare
 from studies.tables.study import measure
 

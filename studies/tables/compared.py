@@ -10,8 +10,7 @@ import numpy as np
 import pandas as pd
 
 from calibrant.metrics import Estimate, ratio_of_means
-from calibrant.report import Results
-from calibrant.report.results import Record
+from studies.report import Record, Results
 from studies.tables.costs import is_cost
 from studies.tables.data import DEVELOPMENT
 from studies.tables.peers import OURS, OWN, PEERS, RIVAL

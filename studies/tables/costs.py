@@ -16,10 +16,10 @@ import torch
 from threadpoolctl import threadpool_limits
 
 from calibrant.methods import Method
-from calibrant.report.results import Record
 from studies.common.jobs import Job
 from studies.common.keys import Key
 from studies.common.runs import Meter, run_all
+from studies.report import Record
 from studies.tables.data import Source, prepare
 from studies.tables.peers import Remembers, peer
 

@@ -9,10 +9,9 @@ import numpy as np
 
 from calibrant.methods import METHODS
 from calibrant.plots.style import GREY, INK, PALETTE, context
-from calibrant.report import Column, Report, Results, Verdict, to_markdown
-from calibrant.report.results import Record
 from studies.common import words
 from studies.common.shared import count, failures, foot
+from studies.report import Column, Record, Report, Results, Verdict, to_markdown
 from studies.tables.compared import JUDGED, Compared, compared, earlier, earlier_costs
 from studies.tables.costs import PREDICTED, THREADS
 from studies.tables.data import DEVELOPMENT

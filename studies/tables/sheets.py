@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from calibrant.metrics import mean_interval
-from calibrant.report import Column, by_seed
-from calibrant.report.results import Record
+from studies.report import Column, Record, by_seed
 from studies.tables.compared import JUDGED, Compared, lower_on, ratios
 from studies.tables.costs import PREDICTED, costs_of
 from studies.tables.data import DEVELOPMENT

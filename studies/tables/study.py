@@ -13,7 +13,6 @@ import torch
 
 from calibrant.methods import METHODS, Calibrated, Ensemble, Method, SelfCalibrated, Standard
 from calibrant.methods.blend import MEMBERS
-from calibrant.report.results import Record
 from studies.common.jobs import Job, ambient_workers, run_jobs
 from studies.common.keys import Key, make_key
 from studies.common.options import Device, FirstSeed, Jobs, Option, Seeds, Tables
@@ -22,6 +21,7 @@ from studies.common.runs import FinishedRun, Planned, Training, populations
 from studies.common.shared import checked_methods
 from studies.common.store import Line, Store
 from studies.common.study import Plan, Study, tell_user
+from studies.report import Record
 from studies.tables.costs import THREADS, cost_jobs
 from studies.tables.data import FLOOR, SIZES, Source, Split, TableFile, examine, find_tables, prepare
 from studies.tables.page import make_report, to_terminal

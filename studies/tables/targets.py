@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from calibrant.report import Verdict
-from calibrant.report.results import Record
 from studies.common.shared import count
+from studies.report import Record, Verdict
 from studies.tables.compared import JUDGED, Compared, Ratio, ratios
 from studies.tables.costs import PREDICTED, THREADS, costs_of
 from studies.tables.peers import CROSSED, FORMER, OURS, OWN, PEERS, RIVAL, base_of

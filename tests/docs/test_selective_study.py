@@ -8,8 +8,8 @@ import pytest
 
 from calibrant import SelfCalibratedClassifier
 from calibrant.metrics import excludes_zero, mean_interval
-from calibrant.report import read_results
 from studies import guarantees
+from studies.report import read_results
 
 ROOT = Path(__file__).parents[2]
 

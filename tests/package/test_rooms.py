@@ -51,7 +51,7 @@ CEILINGS = {
     "plots": 700,
     "pool": 950,
     "posthoc": 1_300,
-    "report": 1_950,
+    "report": 1_600,
     "selective": 800,
     "tables": 1_200,
 }

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 
 from calibrant.methods import BO4SC, METHODS, Calibrated, Entry, Fitted, SelfCalibrated, Standard
-from calibrant.report import Results
 from studies.__main__ import main
 from studies.bo4sc import study as bo4sc
+from studies.report import Results
 from studies.sets import blobs
 from studies.tables.data import FLOOR, SCORES
 from tests.eager import train_eagerly

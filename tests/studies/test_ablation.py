@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from calibrant.methods import BO4SC, METHODS, Entry, Mixture, SelfCalibrated, Standard
-from calibrant.report import read_results
 from studies.bo4sc import ablation, variants
 from studies.common.records import prepare
+from studies.report import read_results
 from tests.studies.cases import Fixed
 
 

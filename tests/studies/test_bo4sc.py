@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from calibrant.methods import METHODS, Calibrated, SelfCalibrated, Standard
-from calibrant.report import Results, read_results
 from studies.bo4sc import figures, page
 from studies.bo4sc import study as bo4sc
 from studies.common.records import (
@@ -23,6 +22,7 @@ from studies.common.records import (
 )
 from studies.common.runs import Meter, run_all
 from studies.common.shared import seed_count
+from studies.report import Results, read_results
 
 SETS = ("blobs-1.7", "bac")
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from calibrant.methods import BO4SC
-from calibrant.report import read_results
 from studies.bo4sc import grid, search, study
 from studies.bo4sc.study import chosen_settings
+from studies.report import read_results
 from studies.sets import load_problem
 
 TINY = {

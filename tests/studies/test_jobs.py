@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from calibrant.methods import METHODS, Standard
-from calibrant.report import read_results
 from studies.common.jobs import ambient_workers, run_jobs
 from studies.common.keys import make_key
 from studies.common.records import shape_of
 from studies.common.runs import Training, populations
 from studies.common.store import Store
 from studies.common.synthetic import parts_of, prepare_run
+from studies.report import read_results
 from studies.sets import SETS
 from tests.studies.cases import TINY, tiny_reproduce
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from calibrant.report import read_results
 from studies.common.commands import COMMANDS
 from studies.common.keys import make_key, name_of
+from studies.report import read_results
 from studies.tables.peers import PEERS, peer_settings
 from studies.tables.study import table_methods
 

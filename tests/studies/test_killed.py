@@ -8,9 +8,9 @@ from functools import partial
 
 import pytest
 
-from calibrant.report import read_results
 from studies.bo4sc import study
 from studies.common.store import Store
+from studies.report import read_results
 from tests.studies import tiny
 from tests.studies.cases import TINY
 

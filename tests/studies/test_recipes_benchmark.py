@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from calibrant.report.results import read_results
 from studies.benchmarks import recipe_tasks, recipes
+from studies.report import read_results
 
 
 def call(monkeypatch, capsys, *arguments):

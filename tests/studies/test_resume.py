@@ -2,10 +2,10 @@
 
 import pytest
 
-from calibrant.report import read_results
 from studies.bo4sc import grid
 from studies.bo4sc.study import reproduce
 from studies.common.store import Store
+from studies.report import read_results
 from tests.studies.cases import tiny_reproduce
 
 COSTS = ("seconds", "peak_memory", "members")

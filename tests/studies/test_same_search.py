@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
-from calibrant.report import write_results
 from studies.bo4sc import same_search
 from studies.bo4sc.same_search import LADDERS, Networks, at_an_end, choices, neighbours, scores, search
+from studies.report import write_results
 
 
 def test_neighbours_are_one_step_away():

@@ -9,8 +9,8 @@ import json
 import pytest
 
 from calibrant.methods import METHODS, Entry
-from calibrant.report import read_results
 from studies import guarantees, hostile, label_noise, network_tasks, networks, script
+from studies.report import read_results
 from tests.studies.cases import TINY, eager
 
 RUNS = [{"dataset": name, "seed": seed} for name in ("b", "a") for seed in (0, 1)]

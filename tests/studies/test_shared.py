@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from calibrant.report import write_results
 from studies.common.commands import COMMANDS, command_of
 from studies.common.shared import checked_sets
+from studies.report import write_results
 
 RESULTS = Path(__file__).parents[2] / "results"
 STORED = {

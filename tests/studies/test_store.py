@@ -17,13 +17,13 @@ from pathlib import Path
 import pytest
 
 from calibrant.base.atomic_write import usable_folder
-from calibrant.report import Results, read_results, write_results
 from studies.bo4sc.ablation import STUDY as ABLATION
 from studies.bo4sc.study import STUDY as BO4SC
 from studies.common import store as store_module
 from studies.common.keys import make_key
 from studies.common.store import BESIDE, Store, combined, origin
 from studies.common.study import begin
+from studies.report import Results, read_results, write_results
 
 SOURCE = Path(__file__).parents[2] / "src"
 

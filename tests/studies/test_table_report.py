@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import wilcoxon
 
-from calibrant.report import Results
+from studies.report import Results
 from studies.tables.compared import compared, lower_on, ratios, values_of
 from studies.tables.data import DEVELOPMENT, FLOOR
 from studies.tables.page import make_report, to_terminal

@@ -5,7 +5,7 @@ import pytest
 
 from calibrant import CrossCalibrated, metrics
 from calibrant.methods import BO4SC, METHODS, SelfCalibrated, Standard
-from calibrant.report import read_results
+from studies.report import read_results
 from studies.tables import peers as table_peers
 from studies.tables import study as tables
 from studies.tables.data import prepare

@@ -43,7 +43,7 @@ def calibrate(
     from calibrant.posthoc.registry import check_calibrator
     from calibrant.report.evaluation.files import read_predictions
     from calibrant.report.evaluation.judging import fit_file
-    from calibrant.report.results import as_json as plain
+    from calibrant.report.provenance import as_json as plain
 
     check_calibrator(method, "--method")
     with notes_printed():

@@ -74,7 +74,7 @@ def evaluate(
     from calibrant.report.evaluation.judging import judge_files
 
     if out is not None:
-        from calibrant.report.builder import need_jinja
+        from calibrant.report.template import need_jinja
 
         need_jinja()
     if recalibrate is not None:

@@ -27,7 +27,7 @@ OPTIONAL = {
 
 def info(as_json: AsJson = False) -> None:
     """Show versions, the device, and which optional packages are installed."""
-    from calibrant.report.results import machine, versions
+    from calibrant.report.provenance import machine, versions
 
     facts: dict[str, Any] = {"versions": versions(), "machine": machine()}
     facts["optional"] = {name: _version(name) for name in OPTIONAL}

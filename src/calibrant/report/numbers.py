@@ -1,9 +1,8 @@
-"""Values of records by seed, and how numbers and intervals are written."""
+"""How numbers and intervals are written."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -11,24 +10,6 @@ import numpy as np
 from calibrant.metrics import Estimate
 
 MISSING = "–"
-
-
-def by_seed(records: Iterable[Mapping[str, Any]], metric: str, **where: Any) -> dict[Any, float]:
-    """Return a metric by seed, from the records whose fields equal `where`: `by_seed(records, "nll", method="bo4sc")`.
-
-    Two matching records with the same seed are an error: `where` must name further fields.
-    """
-    values: dict[Any, float] = {}
-    conditions = where.items()
-    for record in records:
-        if not conditions <= record.items():
-            continue
-        if record["seed"] in values:
-            raise ValueError(
-                f"where must select one record per seed; got several of seed {record['seed']} for {where}."
-            )
-        values[record["seed"]] = record[metric]
-    return values
 
 
 def format_number(value: Any, digits: int = 3) -> str:

@@ -19,7 +19,7 @@ from calibrant.base.settings import check_number
 from calibrant.base.words import count, listed
 from calibrant.bilevel import NonFiniteError
 from calibrant.data.columns.column_format import formats_to_json
-from calibrant.report.builder import need_jinja
+from calibrant.report.template import need_jinja
 from calibrant.tables.describe import TableDescription, describe
 from calibrant.tables.methods import choose_rule, find_method
 from calibrant.tables.model import TableModel, load_model, save_model

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibrant.report import read_results
 from studies.images import load_parts
 from studies.meta_reg import gpu_queue
 from studies.meta_reg.gpu_queue import LISTS, Rows, Where
 from studies.meta_reg.plan import known_methods
+from studies.report import read_results
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*images, but .* has")
 ROWS = Rows("meta-reg-cifar10", "cifar10", ("ce", "ce-ts"), 1)

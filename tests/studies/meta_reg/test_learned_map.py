@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from calibrant.posthoc import Temperature
-from calibrant.report import write_results
 from studies.meta_reg import learned_map
+from studies.report import write_results
 
 
 def run(seed: int = 0, method: str = "recommended", failure: str | None = None) -> dict[str, Any]:

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from calibrant.methods.catalogue import IMAGE_METHODS, TABLE_3
-from calibrant.report import read_results
 from studies.meta_reg import search
 from studies.meta_reg.data import prepare
 from studies.meta_reg.plan import (
@@ -25,6 +24,7 @@ from studies.meta_reg.plan import (
     settings_text,
     with_recipe,
 )
+from studies.report import read_results
 
 RESULTS = Path(__file__).parents[3] / "results"
 

@@ -9,7 +9,6 @@ import pytest
 
 from calibrant.methods.catalogue import IMAGE_METHODS
 from calibrant.plots.style import save_figure
-from calibrant.report import Results
 from studies.images import SHIFTS
 from studies.meta_reg import figures, measured_claims, tables, targets
 from studies.meta_reg.groups import groups
@@ -18,6 +17,7 @@ from studies.meta_reg.page import tell, to_terminal
 from studies.meta_reg.plan import QUICK, known_methods
 from studies.meta_reg.searched import searches, without_searches
 from studies.meta_reg.tables import describe
+from studies.report import Results
 from tests.studies.meta_reg.test_claims import made, record
 
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from calibrant import metrics
-from calibrant.report import read_results
 from studies.meta_reg import sampling_noise
 from studies.meta_reg.sampling_noise import Histogram
+from studies.report import read_results
 
 RESULTS = Path(__file__).parents[3] / "results"
 

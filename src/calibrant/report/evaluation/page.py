@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from calibrant._version import __version__
-from calibrant.report.builder import template
 from calibrant.report.evaluation.figures import figures
 from calibrant.report.evaluation.numbers import ModelNumbers, off
 from calibrant.report.evaluation.rows import difference_rows, measure_rows, points, worst_mistakes
+from calibrant.report.template import template
 from calibrant.selective import RejectionRule
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from calibrant.report.evaluation.reading import Sample
 from calibrant.report.evaluation.rows import difference_rows, group_rows, measure_rows, worst_mistakes
 from calibrant.report.evaluation.verdict import CalibrationVerdict, judge
 from calibrant.report.numbers import format_number
-from calibrant.report.results import as_json
+from calibrant.report.provenance import as_json
 from calibrant.selective import RejectionRule
 
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import math
 import os
-import platform
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from calibrant._version import __version__
 from calibrant.base.atomic_write import write_text_whole
+from calibrant.report import as_json, machine, versions
 
 Record = dict[str, Any]
 
@@ -25,35 +23,6 @@ class Results(NamedTuple):
     config: dict[str, Any]
     versions: dict[str, str]
     records: list[Record]
-
-
-def versions() -> dict[str, str]:
-    """Versions of the packages that the numbers depend on."""
-    import numpy
-    import scipy
-    import sklearn
-    import torch
-
-    return {
-        "calibrant": __version__,
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "numpy": numpy.__version__,
-        "scipy": scipy.__version__,
-        "scikit-learn": sklearn.__version__,
-    }
-
-
-def machine() -> dict[str, Any]:
-    """The machine that the numbers were measured on."""
-    import torch
-
-    return {
-        "processor": _processor(),
-        "cores": torch.get_num_threads(),
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "system": platform.system(),
-    }
 
 
 def command() -> str:
@@ -132,26 +101,19 @@ def provenance(config: Mapping[str, Any] | None = None, **facts: Any) -> dict[st
     return {**entry, "versions": versions(), **facts}
 
 
-def as_json(value: Any) -> Any:
-    """A value for JSON: numbers that are not finite become null, NumPy and torch numbers plain ones."""
-    if isinstance(value, Mapping):
-        return {str(key): as_json(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [as_json(item) for item in value]
-    if isinstance(value, Path):
-        return str(value)
-    if hasattr(value, "tolist"):  # NumPy and torch, scalars and arrays
-        return as_json(value.tolist())
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+def by_seed(records: Iterable[Mapping[str, Any]], metric: str, **where: Any) -> dict[Any, float]:
+    """Return a metric by seed, from the records whose fields equal `where`: `by_seed(records, "nll", method="bo4sc")`.
 
-
-def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
+    Two matching records with the same seed are an error: `where` must name further fields.
+    """
+    values: dict[Any, float] = {}
+    conditions = where.items()
+    for record in records:
+        if not conditions <= record.items():
+            continue
+        if record["seed"] in values:
+            raise ValueError(
+                f"where must select one record per seed; got several of seed {record['seed']} for {where}."
+            )
+        values[record["seed"]] = record[metric]
+    return values

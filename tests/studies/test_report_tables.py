@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from calibrant.metrics import Estimate
-from calibrant.report import Column, Table, to_csv, to_markdown
-from calibrant.report.table import make_table
+from studies.report import Column, Table, to_csv, to_markdown
+from studies.report.table import make_table
 
 COLUMNS = ["method", Column("ECE", better="low"), Column("accuracy", better="high", digits=2)]
 

@@ -7,16 +7,16 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import import_module, resources
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from calibrant.base.atomic_write import write_text_whole
 from calibrant.metrics import Estimate
-from calibrant.report.figures import Picture, take_picture
-from calibrant.report.numbers import MISSING, format_number
-from calibrant.report.table import Column, Table, make_table, number, to_csv, to_markdown
+from calibrant.report import MISSING, format_number
+from calibrant.report.template import need, need_jinja, template
+from studies.report.figures import Picture, take_picture
+from studies.report.table import Column, Table, make_table, number, to_csv, to_markdown
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Report:
     def table(
         self, columns: Sequence[Column | str], rows: Sequence[Sequence[Any]], caption: str = "", **options: Any
     ) -> None:
-        """Add a table that readers can sort and save as CSV; `group` and `exempt` as in `calibrant.report.Table`."""
+        """Add a table that readers can sort and save as CSV; `group` and `exempt` as in `studies.report.Table`."""
         self._tables += 1
         self._add("table", table=make_table(columns, rows, caption, **options), position=self._tables)
 
@@ -125,17 +125,20 @@ class Report:
             self._current = outside
 
     def provenance(self, facts: Mapping[str, Any]) -> None:
-        """Set the provenance that the foot shows; `calibrant.report.provenance()` collects it."""
+        """Set the provenance that the foot shows; `studies.report.provenance()` collects it."""
         self._provenance.update(facts)
 
     def to_html(self) -> str:
         """Return the whole page."""
-        return template("report.html.j2").render(
+        page: str = template(
+            "report.html.j2", "studies.report", cells=_cells, csv_link=_csv_link, drawing=_drawing
+        ).render(
             title=self.title,
             summary=_paragraphs(self.summary),
             blocks=self._blocks,
             provenance={key: _fact(value) for key, value in self._provenance.items()},
         )
+        return page
 
     def to_markdown(self) -> str:
         """Return texts, tables, verdicts and captions of figures as Markdown."""
@@ -158,44 +161,14 @@ class Report:
 def require() -> None:
     """Raise an ImportError if a package for pages is missing; call it before a long training."""
     need_jinja()
-    _need("matplotlib", "draws with matplotlib")
+    need("matplotlib", "draws with matplotlib")
 
 
-def need_jinja() -> None:
-    """Raise an ImportError that says how to install Jinja2 if it is missing."""
-    _need("jinja2", "writes HTML with Jinja2")
+def _drawing(picture: Picture) -> Any:
+    """The drawing as an element; only matplotlib's drawings are inserted without escaping."""
+    from markupsafe import Markup
 
-
-def _need(package: str, purpose: str) -> None:
-    try:
-        import_module(package)
-    except ImportError as error:
-        raise ImportError(
-            f"The package calibrant.report {purpose}, which is not installed. Install it with: pip install "
-            "'calibrant[report]'."
-        ) from error
-
-
-def template(name: str) -> Any:
-    """Return a template of this package; its values are escaped."""
-    need_jinja()
-    from jinja2 import Environment, FunctionLoader, StrictUndefined
-    from markupsafe import Markup, escape
-
-    environment = Environment(
-        loader=FunctionLoader(_asset), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["cells"] = _cells
-    environment.filters["csv_link"] = _csv_link
-    # Only files of this package and pictures drawn by matplotlib are inserted unescaped.
-    environment.globals["asset"] = lambda name: Markup(_asset(name))
-    environment.filters["code"] = lambda text: Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
-    environment.filters["drawing"] = lambda picture: Markup(picture.inline())
-    return environment.get_template(name)
-
-
-def _asset(name: str) -> str:
-    return (resources.files("calibrant.report") / "assets" / name).read_text(encoding="utf-8")
+    return Markup(picture.inline())
 
 
 def _cells(table: Table) -> list[list[dict[str, Any]]]:

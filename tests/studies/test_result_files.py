@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from calibrant.report import provenance, read_results, versions, write_results
-from calibrant.report.results import command
+from calibrant.report import versions
+from studies.report import command, provenance, read_results, write_results
 
 
 def test_what_is_written_is_read(tmp_path):

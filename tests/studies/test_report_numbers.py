@@ -8,8 +8,9 @@ import pytest
 
 from calibrant import report
 from calibrant.metrics import Estimate, excludes_zero, mean_interval
-from calibrant.report import builder as builder_module
-from calibrant.report import by_seed, format_number
+from calibrant.report import format_number
+from studies.report import builder as builder_module
+from studies.report import by_seed
 
 
 def test_one_seed_has_no_interval_and_settles_nothing():

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from calibrant.metrics import Estimate
-from calibrant.report.numbers import MISSING, format_number
+from calibrant.report import MISSING, format_number
 
 
 @dataclass(frozen=True)

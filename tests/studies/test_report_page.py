@@ -13,8 +13,8 @@ pytest.importorskip("matplotlib")
 
 from calibrant.metrics import mean_interval
 from calibrant.plots import ReliabilityDisplay
-from calibrant.report import Column, Report, Verdict, provenance
-from calibrant.report import figures as figures_module
+from studies.report import Column, Report, Verdict, provenance
+from studies.report import figures as figures_module
 
 EVIL = "<script>alert('x')</script>\"&"
 VOID = {"meta", "img", "br", "link", "input", "hr"}

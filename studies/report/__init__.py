@@ -1,0 +1,30 @@
+"""Result files with their provenance, tables, and reports of studies as one self-contained HTML page."""
+
+from studies.report.builder import Report, Verdict, require
+from studies.report.results import (
+    Record,
+    Results,
+    by_seed,
+    command,
+    provenance,
+    read_results,
+    write_results,
+)
+from studies.report.table import Column, Table, to_csv, to_markdown
+
+__all__ = [
+    "Column",
+    "Record",
+    "Report",
+    "Results",
+    "Table",
+    "Verdict",
+    "by_seed",
+    "command",
+    "provenance",
+    "read_results",
+    "require",
+    "to_csv",
+    "to_markdown",
+    "write_results",
+]
