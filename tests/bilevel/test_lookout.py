@@ -85,7 +85,7 @@ def test_seeded_steps_in_fixed_memory_can_be_repeated():
     assert len(first.unique()) == 4
 
 
-def test_a_state_from_before_can_be_restored_between_steps_in_fixed_memory():
+def test_an_older_state_can_be_restored_between_steps():
     """The state that was handed out last does not describe the network any longer when it is restored."""
 
     def trained(fixed: bool) -> torch.Tensor:
