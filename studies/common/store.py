@@ -148,7 +148,7 @@ class Store:
             self._append([{"kind": "forget", "names": held, "date": now()}])
 
     def has(self, key: Key) -> bool:
-        """Whether this run is finished, with the same settings, data and version."""
+        """Whether this run is stored already, with the same settings, data and version."""
         line = self.current.get(key.name)
         return line is not None and key.matches(line)
 

@@ -204,6 +204,19 @@ class Counts(nn.Linear):
         return super().forward(x) * (1.0 if self.calls < 30 else 0.5)
 
 
+class Replaces(nn.Linear):
+    """A layer that replaces its buffer instead of changing it in place; a recording would read the first one."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.register_buffer("mean", torch.zeros(sizes[0]))
+
+    def forward(self, x):
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+        return super().forward(x - self.mean)
+
+
 class Half(nn.Linear):
     """A layer whose dropout is a function call."""
 
@@ -221,7 +234,7 @@ def trained_plainly(compile, layer=nn.Linear, optimizer=None, steps=24):
 
 
 @pytest.mark.parametrize("optimizer", [SGD(0.05, momentum=0.9), AdamW(0.01, clip_norm=0.1)], ids=["sgd", "adamw"])
-@pytest.mark.parametrize("layer", [nn.Linear, Waits, Counts])
+@pytest.mark.parametrize("layer", [nn.Linear, Waits, Counts, Replaces])
 def test_plain_training_as_cuda_graphs_equals_eager_training(layer, optimizer):
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*could not be recorded")

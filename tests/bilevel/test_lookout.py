@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -81,3 +83,68 @@ def test_seeded_steps_in_fixed_memory_can_be_repeated():
     first = losses()
     assert torch.equal(first, losses())
     assert len(first.unique()) == 4
+
+
+def test_an_older_state_can_be_restored_between_steps():
+    """The state that was handed out last does not describe the network any longer when it is restored."""
+
+    def trained(fixed: bool) -> torch.Tensor:
+        torch.manual_seed(0)
+        data = torch.randn(30, 2, dtype=torch.float64), torch.randint(0, 3, (30,))
+        run = Run(Bilevel(nn.Linear(2, 3).double(), train=data), Plain(1), SGD(0.5), None, 1000)
+        if fixed:
+            run.replay = Replay(run, record=False, masks=False)
+        take(run, 2)
+        kept = run.state
+        take(run, 3)
+        run.state = kept
+        take(run, 2)
+        return run.state.params
+
+    assert torch.allclose(trained(True), trained(False), rtol=0, atol=1e-14)
+
+
+class Counts(nn.Linear):
+    calls = 0
+
+    def forward(self, x):
+        self.calls += self.training
+        return super().forward(x)
+
+
+class Replaces(nn.Linear):
+    """Its buffer is another tensor after each step; a recording would read the old one in every replay."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.register_buffer("mean", torch.zeros(sizes[0]))
+
+    def forward(self, x):
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+        return super().forward(x - self.mean)
+
+
+class Drops(nn.Linear):
+    """Decides on the CPU whether to run, like LayerDrop; a recording would repeat one decision."""
+
+    def forward(self, x):
+        return super().forward(x) * (0.0 if self.training and float(torch.rand((), device="cpu")) < 0.1 else 1.0)
+
+
+@pytest.mark.parametrize(
+    ("layer", "recordable"),
+    [(nn.Linear, True), (nn.BatchNorm1d, True), (Counts, False), (Replaces, False), (Drops, False)],
+)
+def test_a_step_that_a_recording_would_freeze_is_not_recorded(layer, recordable):
+    torch.manual_seed(0)
+    data = torch.randn(30, 2), torch.randint(0, 2, (30,))
+    first = layer(2) if layer is nn.BatchNorm1d else layer(2, 2)
+    net = nn.Sequential(first, nn.Linear(2, 2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run = Run(Bilevel(net, train=data), Plain(2), SGD(0.1), None, 1000)
+    run.replay = Replay(run, record=False, masks=False)
+    run.replay.record = True  # as on a GPU; the first step does not need one
+    take(run, 1)
+    assert run.replay.record is recordable

@@ -82,9 +82,10 @@ class ModelPath:
 
 
 class MemberKind(Protocol):
-    """A kind of member. A new kind is a file of this folder, and a row of ``KINDS`` in :mod:`calibrant.methods.blend`.
+    """A kind of member.
 
-    Files and ONNX graphs need nothing else: they ask the trained models.
+    To add a member, write a file of this folder and a row of ``KINDS`` in :mod:`calibrant.methods.blend`. Files and
+    ONNX graphs need nothing else: they ask the trained models.
     """
 
     model: ClassVar[type[Any]]

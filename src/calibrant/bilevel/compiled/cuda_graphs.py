@@ -11,7 +11,8 @@ the hypergradient and the move of φ. Batches, learning rates and step numbers a
 copied out.
 
 Recording freezes every decision that Python makes in a step, as tracing does. A step runs eagerly if it cannot be
-recorded because it waits for the GPU or changes numbers of its own in Python.
+recorded: if it waits for the GPU, draws random numbers on the CPU, or changes what the network holds in Python (its
+numbers, or which tensors its buffers are).
 """
 
 from __future__ import annotations
@@ -76,6 +77,11 @@ class Captured:
         self.inputs: list[Tensor] = []
         self.outputs: list[Any] = []
         self.last_copied: list[tuple[Tensor, int]] = []
+
+    @property
+    def warming_up(self) -> bool:
+        """Whether the next call is one of those before recording."""
+        return self.record and self.calls < _WARM_UP
 
     def __call__(self, *tensors: Tensor) -> Sequence[Any]:
         self.calls += 1
@@ -247,7 +253,6 @@ class Replay:
         assert isinstance(trainer, Trainer)
         self.trainer = trainer
         self._pool = torch.cuda.graph_pool_handle() if record and not masks else None
-        self._numbers_in_python = _plain_attributes(trainer.module)
         self.phi = run.phi.clone()
         self.moments = tuple(m.clone() for m in run.outer_moments)
         self._recorded: dict[Any, Captured] = {}
@@ -279,22 +284,19 @@ class Replay:
             self._recorded[key] = Captured(step, record=record, pool=self._pool, watch=not self.masks)
         if not run.deferred:
             trainer.load(run.state)
+        trainer.forget()
         if run.phi is not self._last:
             self.phi.copy_(run.phi)
             for graph_moment, moment in zip(self.moments, run.outer_moments, strict=True):
                 graph_moment.copy_(moment)
         inner, outer = self._numbers(taken, hypergradient.steps)
         recorded = self._recorded[key]
-        with seeded(seed, self.trainer.params):
+        with seeded(seed, trainer.params):
+            before = _held_in_python(trainer.module) if recorded.warming_up and not self.masks else None
             results = recorded(inner, outer, *tensors)
-        if recorded.graph is None and not self.masks and self._changes_in_python():
-            self.record = recorded.record = False
+            if before is not None and _differ(before, _held_in_python(trainer.module)):
+                self.record = recorded.record = False
         return self._outcome(results, taken + hypergradient.steps, hypergradient.moves)
-
-    def _changes_in_python(self) -> bool:
-        """Whether a step changed numbers that the network's layers hold in Python. A recording would freeze them."""
-        before, self._numbers_in_python = self._numbers_in_python, _plain_attributes(self.trainer.module)
-        return before != self._numbers_in_python
 
     def _numbers(self, taken: int, steps: int) -> tuple[Tensor, Tensor]:
         """The clocks of both levels, sent to the device without waiting for it."""
@@ -320,15 +322,27 @@ class Replay:
         return StepOutcome(HypergradientResult(loss, gradient, seen, state), moved, phi, moments, state, losses)
 
 
-def _plain_attributes(module: nn.Module) -> dict[tuple[str, str], Any]:
-    """The numbers, texts and truth values among the attributes of a module's layers."""
-    return {
+def _held_in_python(module: nn.Module) -> dict[Any, Any]:
+    """What a recording would freeze: numbers, texts, truth values and tensors that a module's layers hold, and draws.
+
+    A buffer that is changed in place remains the same tensor. The state of the CPU's generator shows its draws.
+    """
+    held = {
         (name, key): value
         for name, layer in module.named_modules()
         if not isinstance(layer, MaskedDropout)
-        for key, value in vars(layer).items()
-        if isinstance(value, bool | int | float | str) and key != "training"
+        for key, value in (vars(layer) | layer._buffers).items()
+        if isinstance(value, bool | int | float | str | Tensor) and key != "training"
     }
+    return held | {"drawn": torch.get_rng_state().numpy().tobytes()}
+
+
+def _differ(before: dict[Any, Any], after: dict[Any, Any]) -> bool:
+    """Whether a number is another one, or a tensor was replaced."""
+    if before.keys() != after.keys():
+        return True
+    pairs = [(value, after[key]) for key, value in before.items()]
+    return any(a is not b and (isinstance(a, Tensor) or isinstance(b, Tensor) or a != b) for a, b in pairs)
 
 
 class _Step:

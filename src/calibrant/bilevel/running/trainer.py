@@ -149,6 +149,10 @@ class Trainer(Dynamics):
                 moment.copy_(new_moment)
             self._write_buffers(state.buffers)
 
+    def forget(self) -> None:
+        """The working copy is about to change, so no state that was handed out describes it any longer."""
+        self._last = None
+
     def live(self, step: int = 0) -> State:
         """A state of the working copy's own tensors, which change as training continues."""
         buffers = {name: owner._buffers[leaf] for name, owner, leaf in self._buffers}
