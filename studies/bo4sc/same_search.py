@@ -1,8 +1,8 @@
 """The same search for the settings of Standard, isotonic regression and BO4SC: ``python -m studies.bo4sc.same_search``.
 
-The paper selects "all hyperparameters" by a grid search, of which it states neither grid nor criterion. Here all three
-methods get one search and one criterion. Of the 300 validation points of a seed, 200 move BO4SC's weights or fit the
-isotonic regression, and 100 score the setting by the cross-entropy of the confidence (Eq. (12) and Eq. (13)), as in
+The first paper selects "all hyperparameters" by a grid search, of which it states neither grid nor criterion. Here all
+three methods get one search and one criterion. Of the 300 validation points of a seed, 200 move BO4SC's weights or fit
+the isotonic regression, and 100 score the setting by the cross-entropy of the confidence (Eq. (12) and Eq. (13)), as in
 :mod:`studies.bo4sc.grid`. The seeds of the search have other samples than those of the test.
 
 A search trains a setting and its neighbours on each ladder of values, moves to the best of them, and ends where no

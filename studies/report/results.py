@@ -86,6 +86,11 @@ def read_results(path: str | Path) -> Results:
             f"{path} is not a result file of calibrant: it lacks {', '.join(missing)}. Give a file that a command of "
             "calibrant wrote."
         )
+    if not all(isinstance(record, dict) for record in content["records"]):
+        raise ValueError(
+            f"{path} is not a result file of calibrant: its records must be JSON objects; got others. Give a file that "
+            "a command of calibrant wrote."
+        )
     return Results(*(content[key] for key in Results._fields))
 
 

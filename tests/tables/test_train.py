@@ -4,6 +4,7 @@ import json
 import os
 import re
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -505,3 +506,35 @@ def test_free_text_is_learned_from_named_and_predicted(quick, tmp_path):
     assert done.exit_code == 0, done.output
     assert "Note: Column 'title' has no text" in done.stderr
     assert "Column 'wine' has no text" not in done.stderr
+
+
+def test_categories_are_written_as_in_training(quick, tmp_path):
+    path = edited(tmp_path / "t.csv", rate=np.resize(["5%", "7.5%", "10%"], 240))
+    options = ("--target", "left?", "--categorical", "rate", "--out", tmp_path / "out")
+    done = invoke("train", path, *options)
+    assert done.exit_code == 0
+    assert "read as numbers" not in done.stderr
+    done = invoke("predict", tmp_path / "out" / "model.calibrant", path, "--out", tmp_path / "p.csv")
+    assert "training did not see" not in done.stderr
+
+
+def test_codes_that_all_differ_are_left_out(quick, tmp_path):
+    churn().assign(code=np.arange(240) * 7).to_csv(tmp_path / "t.csv", index=False)
+    options = ["--target", "left?", "--categorical", "code", "plan", "--out", tmp_path / "out"]
+    done = invoke("train", tmp_path / "t.csv", *options)
+    assert done.exit_code == 0, done.output
+    assert "code (too many categories)" in done.stderr
+
+
+def test_training_takes_less_time_than_the_command(quick, tmp_path):
+    churn(120).to_csv(tmp_path / "churn.csv", index=False)
+    begin = time.perf_counter()
+    train(Order(tmp_path / "churn.csv", "left?", tmp_path / "out"))
+    seconds = json.loads((tmp_path / "out" / "metrics.json").read_text())["seconds"]["training"]
+    assert 0 <= seconds <= time.perf_counter() - begin + 0.01
+
+
+def test_text_without_words_in_common_is_left_out(quick, table, tmp_path):
+    done = invoke("train", table, "--target", "left?", "--out", tmp_path / "out", "--text", "always")
+    assert done.exit_code == 0, done.output
+    assert "Left out: always (no words in common)." in done.stderr
