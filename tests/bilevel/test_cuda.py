@@ -7,6 +7,7 @@ import warnings
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import calibrant
 from calibrant.bilevel import (
@@ -240,6 +241,30 @@ def test_plain_training_as_cuda_graphs_equals_eager_training(layer, optimizer):
         warnings.filterwarnings("error", message=".*could not be recorded")
         recorded = trained_plainly("graphs", layer, optimizer)
     assert torch.allclose(recorded, trained_plainly(None, layer, optimizer), rtol=1e-7, atol=1e-9)
+
+
+def test_a_loader_with_workers_runs_while_steps_are_recorded():
+    """Its threads pin and copy batches, which must not end the recording."""
+    torch.manual_seed(0)
+    data = TensorDataset(torch.randn(400, 6, dtype=torch.float64), torch.randint(0, 3, (400,)))
+
+    def trained(compile):
+        torch.manual_seed(0)
+        net = nn.Linear(6, 3).to("cuda", torch.float64)
+        one = Bilevel(net, train=DataLoader(data, batch_size=8, num_workers=2, pin_memory=True))
+        settings = {"hypergradient": Plain(2), "inner_optimizer": SGD(0.05, momentum=0.9), "outer_steps": 60}
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message=".*could not be recorded")
+            return solve(one, **settings, compile=compile).params
+
+    assert torch.allclose(trained("graphs"), trained(None), rtol=1e-7, atol=1e-9)
+
+
+def test_restarted_steps_are_not_recorded():
+    x, y = torch.randn(50, 6).cuda(), torch.randint(0, 3, (50,)).cuda()
+    one = Bilevel(nn.Linear(6, 3).cuda(), train=(x, y))
+    settings = {"hypergradient": Plain(2), "inner_optimizer": SGD(0.05), "outer_steps": 24, "restart": True}
+    assert torch.allclose(solve(one, **settings, compile="graphs").params, solve(one, **settings).params)
 
 
 def test_a_failed_recording_leaves_torch_as_it_was():

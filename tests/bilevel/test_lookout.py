@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,6 +12,7 @@ from torch import nn
 
 from calibrant.bilevel import SGD, AdamW, Bilevel, NonFiniteError, Plain
 from calibrant.bilevel.compiled import Replay
+from calibrant.bilevel.compiled.cuda_graphs import Captured
 from calibrant.bilevel.running.finite import STEPS_TOGETHER
 from calibrant.bilevel.running.outer_step import outer_step
 from calibrant.bilevel.running.run import Run
@@ -148,3 +151,17 @@ def test_a_step_that_a_recording_would_freeze_is_not_recorded(layer, recordable)
     run.replay.record = True  # as on a GPU; the first step does not need one
     take(run, 1)
     assert run.replay.record is recordable
+
+
+def test_recordings_use_their_own_device_and_spare_other_threads(monkeypatch):
+    seen = {}
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=lambda: None))
+    monkeypatch.setattr(torch.cuda, "device", nullcontext)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: f"a stream of {device}")
+    monkeypatch.setattr(torch.cuda, "graph", lambda graph, **how: nullcontext(seen.update(how)))
+    recorded = Captured(lambda x: [x + 1])
+    for _ in range(3):
+        recorded(torch.zeros(2, device="cpu"))
+    assert recorded.graph is not None
+    assert seen["stream"] == "a stream of cpu"
+    assert seen["capture_error_mode"] == "thread_local"

@@ -15,7 +15,8 @@ import calibrant
 from calibrant.bilevel import SGD, Adam, AdamW, Bilevel, NonFiniteError, Plain, Truncated, composed, solve
 from calibrant.methods import Samples, Task
 from calibrant.methods.averaged import LOOKS, AveragedNetwork, BestAverage, Divergence, per_sample
-from calibrant.methods.fit.defaults import story_of
+from calibrant.methods.core.samples import as_part
+from calibrant.methods.fit.defaults import several_networks, story_of
 from calibrant.methods.recipes import RECIPES, SMALL_RECIPES, as_optimizer, kind_of, recipe_for
 
 
@@ -85,6 +86,8 @@ def test_the_rate_of_adam_grows_with_the_batch_size():
     loader = DataLoader(TensorDataset(*rows(5000)), batch_size=512)
     result = calibrant.fit(perceptron(), loader, rows(300, 1), epochs=1)
     assert result.extras["method"] == "small perceptron: AdamW, one cycle up to 0.008"
+    several = several_networks(perceptron(), Task(as_part(loader, perceptron()), None, 3, 0), 3)
+    assert several.base.rate == pytest.approx(0.008)
 
 
 def test_the_rate_depends_on_the_number_of_trainable_parameters():

@@ -18,6 +18,7 @@ numbers, or which tensors its buffers are).
 from __future__ import annotations
 
 import copy
+import functools
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -116,15 +117,18 @@ class Captured:
         self.inputs = [t.detach().clone() for t in tensors]
         self.last_copied = [(t, t._version) for t in tensors]
         graph = torch.cuda.CUDAGraph()
+        device = self.inputs[0].device
+        # Meanwhile a loader's threads may pin and copy the next batch. With the default mode that would be an error.
+        how: dict[str, Any] = {"stream": _stream_of(device), "capture_error_mode": "thread_local"}
         try:
-            with torch.cuda.device(self.inputs[0].device), torch.cuda.graph(graph, pool=self.pool):
+            with torch.cuda.device(device), torch.cuda.graph(graph, pool=self.pool, **how):
                 self.outputs = list(self.fn(*self.inputs))
         except RuntimeError as error:
             warn(
                 "A step could not be recorded as a CUDA graph, so it runs operation by operation, which is slower. "
                 f"The error was: {str(error).splitlines()[0]}"
             )
-            _leave_recording(self.inputs[0].device)
+            _leave_recording(device)
             self.inputs, self.outputs, self.last_copied = [], [], []
             return False
         self.graph = graph
@@ -138,6 +142,12 @@ class Captured:
             if output is graph_input:
                 return tensor
         return output.clone()
+
+
+@functools.cache
+def _stream_of(device: torch.device) -> torch.cuda.Stream:
+    """The stream for recordings on a GPU. torch's default is one stream, on the GPU of the first recording."""
+    return torch.cuda.Stream(device)
 
 
 def _leave_recording(device: torch.device) -> None:
@@ -215,13 +225,12 @@ def can_replay(run: Run, compile: str | None) -> bool:
     """Whether the outer steps of ``run`` can be recorded."""
     inner, outer = run.dynamics.optimizer, run.outer_optimizer
     in_place = isinstance(run.dynamics, Trainer)
-    if not in_place or not run.state.params.is_cuda or type(inner) not in _KNOWN or inner.groups:
+    if not in_place or not run.state.params.is_cuda or type(inner) not in _KNOWN or inner.groups or run.restart:
         return False
     if compile == "graphs":
         return isinstance(run.hypergradient, Plain) and run.outer_steps >= LEAST_STEPS
     return (
         compile == "inductor"
-        and not run.restart
         and not run.problem.moves_start
         and not run.problem.stochastic
         and not (run.head.memory.size and isinstance(run.problem.train, LoaderStream))  # batches of several sizes

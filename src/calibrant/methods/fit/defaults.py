@@ -68,9 +68,7 @@ def one_network(
     model: Model | None, task: Task, calibration: Calibration = "auto", pretrained: bool | None = None
 ) -> Method:
     """One network, trained by the recipe for its kind, and calibrated if there is a validation part."""
-    base = NEW
-    if model is not None:
-        base = recipe_for(example_of(model, task), pretrained, task.train.batch_size(NEW.batch_size) or len(task.train))
+    base = NEW if model is None else recipe(model, task, pretrained)
     return base if task.val is None else calibrated(base, calibration)
 
 
@@ -82,9 +80,14 @@ def several_networks(model: Model, task: Task, count: int, calibration: Calibrat
                 f"networks must be at most {MOST} with validation data, because all subsets are compared; got {count}."
             )
         module = example_of(model, task)
-        base = (NEW if is_untrained(module) else TUNED) if few(task) else recipe_for(module)
+        base = (NEW if is_untrained(module) else TUNED) if few(task) else recipe(model, task)
         return calibrated(VariedRates(base, count), calibration)
-    return Ensemble(recipe_for(example_of(model, task)), count) if task.train.loaded else CrossFitted(folds=count)
+    return Ensemble(recipe(model, task), count) if task.train.loaded else CrossFitted(folds=count)
+
+
+def recipe(model: Model, task: Task, pretrained: bool | None = None) -> AveragedNetwork:
+    """The recipe for a model and for the size of the task's batches."""
+    return recipe_for(example_of(model, task), pretrained, task.train.batch_size(NEW.batch_size) or len(task.train))
 
 
 def calibrated(base: Method, calibration: Calibration) -> Method:
