@@ -45,6 +45,19 @@ class HiddenDropout(nn.Module):
         return self.last(F.dropout(torch.tanh(self.first(x)), 0.3, self.training))
 
 
+class Replaces(nn.Linear):
+    """A layer whose buffer is another tensor after each step; a recording would read the old one in every replay."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.register_buffer("mean", torch.zeros(sizes[0]))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+        return super().forward(x - self.mean)
+
+
 def hidden_dropout(seed: int = 0, dtype: torch.dtype = torch.float64) -> nn.Module:
     torch.manual_seed(seed)
     return HiddenDropout().to(dtype)

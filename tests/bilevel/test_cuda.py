@@ -31,6 +31,7 @@ from calibrant.bilevel import (
     solve,
 )
 from calibrant.bilevel.variables.logits import BehindMap
+from tests.bilevel.loop_cases import Replaces
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 
@@ -203,19 +204,6 @@ class Counts(nn.Linear):
         if self.training:
             self.calls += 1
         return super().forward(x) * (1.0 if self.calls < 30 else 0.5)
-
-
-class Replaces(nn.Linear):
-    """A layer that replaces its buffer instead of changing it in place; a recording would read the first one."""
-
-    def __init__(self, *sizes: int) -> None:
-        super().__init__(*sizes)
-        self.register_buffer("mean", torch.zeros(sizes[0]))
-
-    def forward(self, x):
-        if self.training:
-            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
-        return super().forward(x - self.mean)
 
 
 class Half(nn.Linear):
