@@ -240,7 +240,7 @@ def can_replay(run: Run, compile: str | None) -> bool:
 
 _KNOWN = (SGD, Adam, AdamW)
 LEAST_STEPS = 20
-"""Outer steps from which on ``compile="graphs"`` records: recording takes as long as about five eager steps."""
+"""The shortest run, in outer steps, that ``compile="graphs"`` records; shorter ones have little to save."""
 RECORDINGS = 8
 """The most recordings of a run, one for each combination of shapes. Other steps run eagerly."""
 
