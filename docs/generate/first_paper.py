@@ -10,9 +10,9 @@ from calibrant.metrics import Estimate, excludes_zero, paired_difference
 from calibrant.report import format_number
 from docs.generate.stored import RESULTS, bullets, save_png, stored, words
 from studies.bo4sc import figures
-from studies.bo4sc.page import MATCHED, METRICS_SHOWN, verdicts
+from studies.bo4sc.page import MATCHED, METRICS_SHOWN
 from studies.bo4sc.table1 import PAPER
-from studies.bo4sc.targets import OWN, self_calibrated_targets
+from studies.bo4sc.targets import OWN, self_calibrated_targets, verdicts
 from studies.common.synthetic import POOLED
 from studies.common.verdicts import HEADINGS, Records, datasets, difference, mean, methods, pivot, targets_table
 from studies.common.words import LEFT_OPEN
@@ -87,8 +87,7 @@ def reproduced() -> str:
 def draw(folder: Path) -> Iterator[Path]:
     """Figures 1 to 3, drawn from the stored runs of the lowest seed."""
     numbers = figures.read(RESULTS / "bo4sc.json")
-    drawings = {"map": figures.draw_maps, "reliability": figures.draw_reliability, "weights": figures.draw_weights}
-    for number, (name, draw_figure) in enumerate(drawings.items(), 1):
+    for number, (name, (draw_figure, _)) in enumerate(figures.FIGURES.items(), 1):
         yield save_png(draw_figure(numbers[name]), folder / f"first-paper-{number}")
 
 

@@ -7,18 +7,18 @@ from calibrant.report import format_number
 from docs.generate.first_paper import all_seeds
 from docs.generate.stored import RESULTS, bullets, stored, words
 from studies.bo4sc import figures
-from studies.bo4sc.claims import claims, known
+from studies.bo4sc.claims import claims, values_of
 from studies.bo4sc.figures import WEIGHTS_SET
 from studies.bo4sc.table1 import PAPER
 from studies.common.verdicts import methods
-from studies.report import Column, by_seed, to_markdown
+from studies.report import Column, to_markdown
 
 
 def claims_table() -> str:
     """Each claim of Section 4 with the printed values, ours, and the verdict."""
     found = claims(all_seeds(), figures.read(RESULTS / "bo4sc.json"))
     columns = ["claim", "printed", "here", "z", "runs", "holds"]
-    return to_markdown(["no.", *columns], [[n, *claim.row] for n, claim in enumerate(found, 1)])
+    return to_markdown(["no.", *columns], [[n, *claim] for n, claim in enumerate(found, 1)])
 
 
 READINGS = ("misclassified_low_weight", "correct_high_weight", "ece10", "accuracy")
@@ -27,12 +27,9 @@ READINGS = ("misclassified_low_weight", "correct_high_weight", "ece10", "accurac
 def _readings() -> dict[str, list[Estimate]]:
     """Means over seeds on the set of Figure 3, for each variant of BO4SC with one weight per sample."""
     records = [*stored("bo4sc-ablation").records, *stored("bo4sc-weight-start").records]
-    names = [n for n in methods(records) if known(by_seed(records, READINGS[0], dataset=WEIGHTS_SET, method=n))]
+    names = [name for name in methods(records) if values_of(records, READINGS[0], WEIGHTS_SET, name)]
     return {
-        name: [
-            mean_interval(known(by_seed(records, metric, dataset=WEIGHTS_SET, method=name)).values())
-            for metric in READINGS
-        ]
+        name: [mean_interval(values_of(records, metric, WEIGHTS_SET, name).values()) for metric in READINGS]
         for name in names
     }
 
