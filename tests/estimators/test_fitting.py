@@ -24,23 +24,16 @@ each = pytest.mark.parametrize("quick", QUICK.values(), ids=QUICK)
         np.array(["low", "mid", "high"], dtype=object),
         [10, -3, 7],
         [0.0, 1.0, 2.0],
+        [True, False, False],
     ],
-    ids=["text", "objects", "whole numbers", "floats"],
+    ids=["text", "objects", "whole numbers", "floats", "truth values"],
 )
 def test_labels_of_every_kind(quick, names):
     X, y = three_classes()
     fitted = clone(quick).fit(X, np.asarray(names)[y])
-    assert list(fitted.classes_) == sorted(names)
+    assert list(fitted.classes_) == sorted(set(names))
     assert (fitted.predict(X) == np.asarray(names)[y]).mean() > 0.8
     assert fitted.predict(X).dtype == np.asarray(names).dtype
-
-
-@each
-def test_two_classes_as_truth_values(quick):
-    X, y = three_classes()
-    fitted = clone(quick).fit(X, y == 0)
-    assert fitted.predict(X).dtype == bool
-    assert fitted.predict_proba(X).shape == (90, 2)
 
 
 @each
@@ -67,8 +60,6 @@ def test_what_is_refused(quick):
         clone(quick).fit(X, y, X_val=X)
     with pytest.raises(ValueError, match="got 7, which"):
         clone(quick).fit(X, y, X_val=X[:3], y_val=[0, 1, 7])
-    with pytest.raises(ValueError, match="learning_rate must be a positive"):
-        clone(quick).set_params(learning_rate=0).fit(X, y)
     with pytest.raises(ValueError, match="device must be"):
         clone(quick).set_params(device="tpu").fit(X, y)
 
@@ -117,11 +108,19 @@ def test_every_kind_of_weights_on_a_handful_of_rows(weights):
     assert fitted.label_smoothing_.shape == (3,)
 
 
-def test_the_rate_of_wrong_labels_is_one_number():
+def test_what_was_learned():
     X, y = three_classes()
-    fitted = clone(QUICK["bo4sc"]).set_params(method=BO4SC(also=("label-noise",))).fit(X, y)
+    fitted = clone(QUICK["bo4sc"]).set_params(method=BO4SC(also=("label-noise",), keep_history=True)).fit(X, y)
     assert isinstance(fitted.label_noise_, float)
     assert 0 < fitted.label_noise_ < 0.5
+    shapes = {name: values.shape for name, values in fitted.history_.items()}
+    assert shapes == dict.fromkeys(["inner_loss", "outer_loss", "gradient_norm"], (4,))
+    assert fitted.sample_weights_history_.shape == (5, 90)
+    np.testing.assert_array_equal(fitted.sample_weights_history_[-1], fitted.sample_weights_)
+    crossfitted = clone(QUICK["self-calibrated"]).fit(X, y)
+    assert crossfitted.candidate_ == "pooled"
+    assert crossfitted.l2_.shape == (3,)  # two layers, and the embedding's own
+    assert crossfitted.label_noise_ is None
 
 
 @each
@@ -156,29 +155,6 @@ def test_bo4sc_holds_out_a_part_or_takes_the_one_given():
     assert not np.array_equal(weighted.predict_proba(X), given.predict_proba(X))
 
 
-def test_histories():
-    X, y = three_classes()
-    fitted = clone(QUICK["bo4sc"]).set_params(method=BO4SC(keep_history=True)).fit(X, y)
-    assert {k: v.shape for k, v in fitted.history_.items()} == dict.fromkeys(
-        ["inner_loss", "outer_loss", "gradient_norm"], (4,)
-    )
-    assert fitted.sample_weights_history_.shape == (5, 90)
-    np.testing.assert_array_equal(fitted.sample_weights_history_[-1], fitted.sample_weights_)
-    crossfitted = clone(QUICK["self-calibrated"]).fit(X, y)
-    assert crossfitted.history_["outer_loss"].shape == (4,)
-    assert crossfitted.candidate_ == "pooled"
-    assert crossfitted.l2_.shape == (3,)  # two layers, and the embedding's own
-    assert crossfitted.label_noise_ is None
-
-
-def test_without_refit_one_network_is_trained():
-    X, y = three_classes()
-    fitted = clone(QUICK["self-calibrated"]).set_params(refit=False).fit(X, y)
-    assert len(fitted.model_.networks) == 1
-    assert len(fitted.validation_indices_) == 22
-    assert np.isfinite(fitted.suspicion_).all()
-
-
 @each
 def test_callbacks_are_called_and_failures_are_said(quick):
     X, y = three_classes()
@@ -193,7 +169,6 @@ def test_callbacks_are_called_and_failures_are_said(quick):
     fitted = clone(quick).fit(X, y, callbacks=[count])
     kinds = 2 if getattr(quick, "embedding", None) else 1  # networks that embed columns are a separate run
     assert count.steps == 4 * kinds
-    assert len(fitted.history_["inner_loss"]) == 4
     with pytest.raises(NonFiniteError, match="not finite"):
         fitted.set_params(learning_rate=1e30).fit(X, y)
     fresh = clone(fitted)

@@ -92,6 +92,9 @@ def test_out_of_fold_probabilities(members):
 def test_out_of_fold_probabilities_of_a_held_out_part():
     X, y = three_classes()
     fitted = clone(POOL).set_params(refit=False).fit(X, y)
+    assert len(fitted.model_.mixture.networks) == 1
+    assert len(fitted.validation_indices_) == 22
+    assert np.isfinite(fitted.suspicion_).all()
     known = np.flatnonzero(~np.isnan(fitted.oof_proba_).any(1))
     assert known.tolist() == fitted.validation_indices_.tolist()
     given = clone(POOL).set_params(refit=False).fit(X, y, X_val=X[:30], y_val=y[:30])

@@ -12,7 +12,7 @@ from sklearn.calibration import CalibratedClassifierCV
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.estimator_checks import check_dataframe_column_names_consistency, parametrize_with_checks
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from calibrant import BO4SCClassifier, SelfCalibratedClassifier
 from calibrant.methods import SelfCalibrated
@@ -37,11 +37,6 @@ def test_scikit_learns_own_checks(estimator, check):
     check(estimator)
 
 
-@each
-def test_column_names_are_remembered_and_compared(quick):
-    check_dataframe_column_names_consistency(type(quick).__name__, clone(quick))
-
-
 def test_every_method_setting_is_a_parameter_with_its_default():
     defaults = {name: p.default for name, p in inspect.signature(SelfCalibratedClassifier).parameters.items()}
     assert defaults.pop("members") == MEMBERS  # the method is for any network, the classifier for a table
@@ -49,14 +44,6 @@ def test_every_method_setting_is_a_parameter_with_its_default():
     for field in dataclasses.fields(SelfCalibrated):
         assert defaults["hidden_layer_sizes" if field.name == "hidden" else field.name] == field.default
         assert field.name == "hidden" or f"{field.name} :" in SelfCalibratedClassifier.__doc__
-
-
-@each
-def test_clone_carries_parameters_and_no_fit(quick):
-    X, y = three_classes()
-    copy = clone(clone(quick).fit(X, y))
-    assert copy.get_params() == quick.get_params()
-    assert not hasattr(copy, "classes_")
 
 
 @each

@@ -20,7 +20,7 @@ from calibrant.data.scaling import Scaling
 from calibrant.estimators.base import NetworkClassifier
 from calibrant.estimators.bo4sc import BO4SCClassifier
 from calibrant.estimators.networks import Frozen, from_tree, to_tree
-from calibrant.estimators.selective import HeldOut, check_out_of_fold, without_large
+from calibrant.estimators.selective import check_out_of_fold
 from calibrant.estimators.self_calibrated import SelfCalibratedClassifier
 from calibrant.methods import BO4SC, Mixture
 from calibrant.methods.blend import KINDS, Blend
@@ -52,7 +52,7 @@ def save_classifier(
         params.pop("cv", None)
     if (method := params.pop("method", None)) is not None:
         params["method"] = {field.name: getattr(method, field.name) for field in fields(method)}
-    state = without_large(fitted_state(classifier))
+    state = fitted_state(classifier)
     state |= {"model_": _plain_model(state["model_"]), "encoder_": _plain_encoder(state["encoder_"])}
     parts = {"params": _packed(params, "params.", arrays), "state": _packed(state, "", arrays)}
     FORMAT.write(path, name, arrays, about=about, **parts)
@@ -92,8 +92,6 @@ def _build(kind: type, header: dict[str, Any], arrays: Arrays) -> NetworkClassif
         "encoder_": None if encoder is None else TableEncoder.from_json(encoder["json"], encoder["arrays"]),
         "projection_": None if projection is None else Projection(*projection),
     }
-    if "held_out_" in state:
-        state["held_out_"] = HeldOut(*state["held_out_"])
     for key, value in state.items():
         setattr(classifier, key, value)
     _check(classifier)
