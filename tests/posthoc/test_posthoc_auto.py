@@ -17,7 +17,7 @@ from calibrant.posthoc import (
     make_calibrator,
     save_calibrator,
 )
-from calibrant.posthoc.auto import Row, choose, difference
+from calibrant.posthoc.auto import Row, choose, difference, pattern_p_values
 
 QUICK = ("temperature", "platt", "vector", "isotonic", "isotonic-confidence", "histogram")
 
