@@ -23,6 +23,8 @@ from calibrant import CrossCalibrated
 from calibrant.posthoc import Temperature
 from tests.estimators.cases import three_classes
 
+X, y = three_classes()
+
 WEIGHTS = "rows are dealt to folds at random, so that removed and repeated rows change the folds"
 EXPECTED_FAILURES = {f"check_sample_weight_equivalence_on_{kind}_data": WEIGHTS for kind in ("dense", "sparse")}
 
@@ -123,7 +125,6 @@ def test_nothing_to_learn_gives_the_class_frequencies():
 
 
 def test_data_frames_and_sparse_matrices_pass_through():
-    X, y = three_classes()
     frame = pd.DataFrame(X, columns=[f"c{k}" for k in range(X.shape[1])])
     clf = CrossCalibrated(LogisticRegression(), random_state=0).fit(frame, y)
     assert list(clf.feature_names_in_) == list(frame.columns)
@@ -259,7 +260,6 @@ def test_it_beats_scikit_learns_calibration_of_an_overconfident_classifier():
 
 
 def test_a_new_fit_keeps_nothing_of_an_earlier_one():
-    X, y = three_classes()
     clf = CrossCalibrated(LogisticRegression(), random_state=0).fit(pd.DataFrame(X).add_prefix("x"), y)
     clf.fit(X[::2], y[::2])
     fresh = CrossCalibrated(LogisticRegression(), random_state=0).fit(X[::2], y[::2])
@@ -269,7 +269,6 @@ def test_a_new_fit_keeps_nothing_of_an_earlier_one():
 
 
 def test_a_failed_fit_leaves_the_classifier_unchanged():
-    X, y = three_classes()
     clf = CrossCalibrated(LogisticRegression(), random_state=0).fit(X, y)
     before = vars(clf).copy()
     with pytest.raises(TypeError, match="no_such_parameter"):
@@ -312,7 +311,6 @@ def test_only_the_proportions_of_weights_count():
 
 
 def test_pickle_keeps_it(tmp_path):
-    X, y = three_classes()
     clf = CrossCalibrated(GaussianNB(), random_state=0).fit(X, y)
     joblib.dump(clf, tmp_path / "model")
     again = joblib.load(tmp_path / "model")

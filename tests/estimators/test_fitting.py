@@ -13,6 +13,8 @@ from calibrant.estimators.reading import hold_out
 from calibrant.methods import BO4SC
 from tests.estimators.cases import QUICK, three_classes
 
+X, y = three_classes()
+
 each = pytest.mark.parametrize("quick", QUICK.values(), ids=QUICK)
 
 
@@ -29,7 +31,6 @@ each = pytest.mark.parametrize("quick", QUICK.values(), ids=QUICK)
     ids=["text", "objects", "whole numbers", "floats", "truth values"],
 )
 def test_labels_of_every_kind(quick, names):
-    X, y = three_classes()
     fitted = clone(quick).fit(X, np.asarray(names)[y])
     assert list(fitted.classes_) == sorted(set(names))
     assert (fitted.predict(X) == np.asarray(names)[y]).mean() > 0.8
@@ -38,7 +39,6 @@ def test_labels_of_every_kind(quick, names):
 
 @each
 def test_frames_series_and_lists_are_read_alike(quick):
-    X, y = three_classes()
     expected = clone(quick).fit(X, y).predict_proba(X)
     frame = pd.DataFrame(X, columns=["a", "b"])
     np.testing.assert_array_equal(clone(quick).fit(frame, pd.Series(y)).predict_proba(frame), expected)
@@ -49,7 +49,6 @@ def test_frames_series_and_lists_are_read_alike(quick):
 
 @each
 def test_what_is_refused(quick):
-    X, y = three_classes()
     with pytest.raises(ValueError, match="one class only"):
         clone(quick).fit(X, np.zeros(90))
     with pytest.raises(ValueError, match="zero"):
@@ -66,7 +65,6 @@ def test_what_is_refused(quick):
 
 @each
 def test_equal_weights_are_no_weights_and_weight_zero_is_absence(quick):
-    X, y = three_classes()
     expected = clone(quick).fit(X, y).predict_proba(X)
     np.testing.assert_array_equal(clone(quick).fit(X, y, np.full(90, 2.5)).predict_proba(X), expected)
     weights = np.r_[np.linspace(1, 2, 60), np.zeros(30)]
@@ -109,7 +107,6 @@ def test_every_kind_of_weights_on_a_handful_of_rows(weights):
 
 
 def test_what_was_learned():
-    X, y = three_classes()
     fitted = clone(QUICK["bo4sc"]).set_params(method=BO4SC(also=("label-noise",), keep_history=True)).fit(X, y)
     assert isinstance(fitted.label_noise_, float)
     assert 0 < fitted.label_noise_ < 0.5
@@ -141,7 +138,6 @@ def test_held_out_rows_keep_the_classes_in_proportion():
 
 
 def test_bo4sc_holds_out_a_part_or_takes_the_one_given():
-    X, y = three_classes()
     own = clone(QUICK["bo4sc"]).fit(X, y)
     assert len(own.validation_indices_) == 22
     assert np.isnan(own.sample_weights_[own.validation_indices_]).all()
@@ -157,7 +153,6 @@ def test_bo4sc_holds_out_a_part_or_takes_the_one_given():
 
 @each
 def test_callbacks_are_called_and_failures_are_said(quick):
-    X, y = three_classes()
 
     class Count(Callback):
         steps = 0
@@ -179,7 +174,6 @@ def test_callbacks_are_called_and_failures_are_said(quick):
 
 
 def test_nothing_of_a_former_fit_remains(tmp_path):
-    X, y = three_classes()
     rich = clone(QUICK["bo4sc"]).set_params(method=BO4SC(also=("l2", "label-noise"), keep_history=True))
     rich.fit(pd.DataFrame(X, columns=["a", "b"]), y)
     assert {"l2_", "label_noise_", "sample_weights_history_", "feature_names_in_"} <= set(vars(rich))
@@ -193,7 +187,6 @@ def test_nothing_of_a_former_fit_remains(tmp_path):
 @each
 @pytest.mark.parametrize("where", ["training", "keeping"])
 def test_a_fit_that_fails_leaves_the_former_one_whole(quick, where, monkeypatch):
-    X, y = three_classes()
     wide = pd.DataFrame(np.c_[X, X], columns=list("abcd"))
     fitted = clone(quick).fit(wide, y)
     before, probs = dict(vars(fitted)), fitted.predict_proba(wide)
@@ -220,7 +213,6 @@ def test_weighted_scaling_is_that_of_repeated_rows():
 
 @each
 def test_units_and_constant_columns_do_not_matter(quick):
-    X, y = three_classes()
     expected = clone(quick).fit(X, y)
     moved = clone(quick).fit(X * 1024.0 - 4096.0, y)  # powers of two: no rounding
     np.testing.assert_allclose(moved.predict_proba(X * 1024.0 - 4096.0), expected.predict_proba(X), atol=1e-3)
@@ -247,7 +239,6 @@ def test_given_validation_parts_of_any_size_and_weight(quick, n, val, weighted):
 
 
 def test_without_weights_none_are_shown_and_labels_count_fully(tmp_path):
-    X, y = three_classes()
     method = BO4SC(weights=None, also=("l2",), keep_history=True)
     fitted = BO4SCClassifier(8, epochs=20, method=method, random_state=0).fit(X, y)
     assert fitted.sample_weights_ is None

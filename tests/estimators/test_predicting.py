@@ -19,6 +19,8 @@ from calibrant.estimators import bo4sc, load_classifier, self_calibrated
 from calibrant.estimators.selective import reaches, withhold
 from tests.estimators.cases import QUICK, three_classes
 
+X, y = three_classes()
+
 each = pytest.mark.parametrize("quick", QUICK.values(), ids=QUICK)
 NAMES = np.array(["low", "mid", "high"])
 
@@ -26,7 +28,6 @@ NAMES = np.array(["low", "mid", "high"])
 @each
 def test_the_frozen_networks_are_the_trained_ones(quick, monkeypatch):
     """The fitted classifier has the same probabilities as the method's result."""
-    X, y = three_classes()
     kept = {}
     method = type(quick._method())
     original = method.fit
@@ -43,7 +44,6 @@ def test_the_frozen_networks_are_the_trained_ones(quick, monkeypatch):
 
 @each
 def test_probabilities_confidence_and_prediction_agree(quick):
-    X, y = three_classes()
     fitted = clone(quick).fit(X, NAMES[y])
     probs = fitted.predict_proba(X)
     np.testing.assert_allclose(probs.sum(1), 1)
@@ -55,7 +55,6 @@ def test_probabilities_confidence_and_prediction_agree(quick):
 
 @each
 def test_abstention(quick):
-    X, y = three_classes()
     fitted = clone(quick).fit(X, y)
     threshold = float(np.median(fitted.confidence(X)))
     kept = fitted.confidence(X) >= threshold
@@ -134,7 +133,6 @@ def test_flipped_labels_are_suspected(quick):
 
 
 def test_a_trained_weight_of_zero_is_full_suspicion():
-    X, y = three_classes()
     fitted = clone(QUICK["bo4sc"]).fit(X, y)
     rows = fitted.train_indices_
     own = fitted.predict_proba(X)[np.arange(90), y]
@@ -146,7 +144,6 @@ def test_a_trained_weight_of_zero_is_full_suspicion():
 @each
 @pytest.mark.parametrize("kind", ["text", "objects", "whole numbers", "truth values"])
 def test_files(quick, kind, tmp_path):
-    X, y = three_classes()
     labels = {"text": NAMES[y], "objects": NAMES[y].astype(object), "whole numbers": y * 10, "truth values": y > 0}
     frame = pd.DataFrame(X, columns=["a", "b"])
     fitted = clone(quick).fit(frame, labels[kind])
@@ -166,7 +163,6 @@ def test_files(quick, kind, tmp_path):
 
 
 def test_a_file_is_small_and_says_what_it_is(tmp_path):
-    X, y = three_classes()
     path = tmp_path / "model.calibrant"
     fitted = clone(QUICK["self-calibrated"]).set_params(members=("network",)).fit(X, y)
     fitted.save(path)
@@ -179,7 +175,6 @@ def test_a_file_is_small_and_says_what_it_is(tmp_path):
 
 
 def test_wrong_files(tmp_path):
-    X, y = three_classes()
     path = tmp_path / "model.calibrant"
     clone(QUICK["bo4sc"]).fit(X, y).save(path)
     with pytest.raises(ValueError, match="holds a BO4SCClassifier, not a SelfCalibratedClassifier"):
@@ -229,7 +224,6 @@ def test_wrong_files(tmp_path):
 
 
 def test_what_cannot_be_written_says_so(tmp_path):
-    X, y = three_classes()
     fitted = clone(QUICK["bo4sc"]).set_params(random_state=np.random.RandomState(0)).fit(X, y)
     fitted.save(tmp_path / "model")
     assert BO4SCClassifier.load(tmp_path / "model").random_state is None

@@ -15,6 +15,8 @@ from calibrant.bilevel import History
 from calibrant.methods import BO4SC
 from tests.estimators.cases import QUICK, three_classes
 
+X, y = three_classes()
+
 each = pytest.mark.parametrize("quick", QUICK.values(), ids=QUICK)
 
 
@@ -37,7 +39,6 @@ def test_what_is_counted_is_a_whole_number(kind, name):
 
 @each
 def test_whole_numbers_of_numpy_are_whole_numbers(quick):
-    X, y = three_classes()
     counted = {k: v for k, v in quick.get_params().items() if k in ("epochs", "steps", "folds", "repeats")}
     size = {"batch_size": np.uint8(200)} if "batch_size" in quick.get_params() else {}
     whole = {k: np.int32(v) for k, v in counted.items() if v is not None}
@@ -47,7 +48,6 @@ def test_whole_numbers_of_numpy_are_whole_numbers(quick):
 
 @each
 def test_epochs_are_rounded_up_to_whole_outer_steps(quick):
-    X, y = three_classes()
     for epochs, outer_steps in ((11, 3), (15, 3), (16, 4)):
         clone(quick).set_params(epochs=epochs, steps=5).fit(X, y, callbacks=[history := History()])
         assert len(history["inner_loss"]) == outer_steps
@@ -55,7 +55,6 @@ def test_epochs_are_rounded_up_to_whole_outer_steps(quick):
 
 @each
 def test_seeds(quick):
-    X, y = three_classes()
     first = clone(quick).fit(X, y).predict_proba(X)
     np.testing.assert_array_equal(clone(quick).fit(X, y).predict_proba(X), first)
     assert not np.array_equal(clone(quick).set_params(random_state=1).fit(X, y).predict_proba(X), first)
@@ -68,7 +67,6 @@ def test_seeds(quick):
 
 @each
 def test_global_random_numbers_are_left_alone(quick):
-    X, y = three_classes()
     torch.manual_seed(3)
     expected = torch.rand(1)
     torch.manual_seed(3)
@@ -78,7 +76,6 @@ def test_global_random_numbers_are_left_alone(quick):
 
 @each
 def test_a_progress_bar_if_asked_for(quick, capfd):
-    X, y = three_classes()
     clone(quick).fit(X, y)
     assert capfd.readouterr().err == ""
     clone(quick).set_params(verbose=True).fit(X, y)
@@ -103,7 +100,6 @@ def test_devices(monkeypatch):
 
 @each
 def test_no_hidden_layer_is_logistic_regression(quick):
-    X, y = three_classes()
     alone = {"members": ("network",), "embedding": None} if "members" in quick.get_params() else {}
     fitted = clone(quick).set_params(hidden_layer_sizes=(), **alone).fit(X, y)
     assert [tuple(p.shape) for p in fitted.model_.networks[0].module.parameters()] == [(3, 2), (3,)]
@@ -139,7 +135,6 @@ def test_parameters_replace_fields_of_the_method():
 
 
 def test_copies_and_files_keep_the_method(tmp_path):
-    X, y = three_classes()
     method = BO4SC(also=("l2",), batch_size=20)
     fitted = BO4SCClassifier(4, method=method, epochs=5, random_state=0).fit(X, y)
     fitted.save(tmp_path / "model.calibrant")
