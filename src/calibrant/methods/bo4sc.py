@@ -37,7 +37,6 @@ from calibrant.bilevel import (
 from calibrant.data.streams.batch import tensors_of
 from calibrant.methods.core.method import Method, SolveSettings, TrainedNetwork, TrainingGroup
 from calibrant.methods.core.results import read_outer, variables_of, weights_at
-from calibrant.methods.core.samples import entries
 from calibrant.methods.core.task import Task, streams
 
 Weights = Literal["sample", "prior", "neighbours"]
@@ -249,8 +248,13 @@ class BO4SC(Method):
         constants = {"alpha": torch.tensor(float(self.alpha), device=device)} if self.outer_loss == "bce" else {}
         if self.weights != "neighbours":
             return constants
-        entries(task.train, "weights='neighbours'")
-        return constants | neighbourhood(task.train.inputs.flatten(1), task.train.labels)
+        inputs = task.train.inputs
+        if task.train.loaded or not (isinstance(inputs, Tensor) and inputs.is_floating_point()):
+            raise ValueError(
+                "weights='neighbours' needs all training inputs in memory, as one tensor of numbers. Use another form "
+                "of weights for a loader and for inputs of other kinds."
+            )
+        return constants | neighbourhood(inputs.flatten(1), task.train.labels)
 
     def learned(self, outcome: TrainedNetwork) -> dict[str, Any]:
         """The weights, their history, and the other outer variables by name."""

@@ -23,9 +23,9 @@ from calibrant.methods.averaged import Precision, UserSchedule
 from calibrant.methods.catalogue import ALL_METHODS
 from calibrant.methods.core.method import Compile, Method
 from calibrant.methods.core.samples import as_part, checked, few_inputs
-from calibrant.methods.core.task import Model, Task, Unchanged
+from calibrant.methods.core.task import Model, Task
 from calibrant.methods.fit.checks import check_precision, count_classes, not_finite, warn_about, warn_at_chance
-from calibrant.methods.fit.defaults import Calibration, default_method, one_network, several_networks, story_of
+from calibrant.methods.fit.defaults import Calibration, default_method, story_of
 from calibrant.methods.fit.guards import Interruptible, Opening, Progress, Resumable, ValidationScores
 from calibrant.methods.fit.plain_module import Freeze, form_of, frozen
 from calibrant.methods.fit.trained import Trained
@@ -185,12 +185,11 @@ def fit(
     start: Model = model
     if isinstance(model, nn.Module):
         start = frozen(example, freeze, few, head)
-        again = is_untrained(example) if redraw is None else redraw
-        start = start if again else Unchanged(start)
+        redraw = is_untrained(example) if redraw is None else redraw
     elif freeze is not None:
         raise ValueError("freeze needs a module; got a function. Freeze the parts inside that function instead.")
     form = form_of(example, few, head)
-    task = Task(first, second, n_classes, seed, start, head=head)
+    task = Task(first, second, n_classes, seed, start, head=head, redraw=redraw is not False)
     method = None if isinstance(method, str) and method == "auto" else method
     user_settings = {"schedule": schedule, "loss": loss}
     user_settings["optimizer"] = None if optimizer is None else as_optimizer(optimizer, model)
@@ -287,14 +286,8 @@ def chosen(
             "calibration must be 'auto' or 'temperature', and is for the default method only; got "
             f"{calibration!r}{'' if method is None else ' with a method'}."
         )
-    how: Calibration = calibration or "auto"
-    if networks == 1:
-        return one_network(task.model, task, how, pretrained)
-    if networks is not None:
-        assert task.model is not None
-        return several_networks(task.model, task, networks, how)
     if method is None:
-        return default_method(task.model, task, how, pretrained)
+        return default_method(task.model, task, calibration or "auto", pretrained, networks)
     if isinstance(method, str):
         if method not in ALL_METHODS:
             near = get_close_matches(method.lower().replace("_", "-"), ALL_METHODS, n=1, cutoff=0.75)
