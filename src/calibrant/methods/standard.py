@@ -203,7 +203,7 @@ class VariedRates(Method):
                 continue
             networks += fitted.networks
             probs, labels = held_out_probs(fitted.networks[0], val)
-            tried[rate] = _nll([probs], labels, val.weights)
+            tried[rate] = _nll([probs], labels, val.sample_weight)
         if not networks:
             return Failed(failures[0], task.n_classes)
         kept = best_subset(begun(networks), val)
@@ -229,14 +229,15 @@ def best_subset(networks: Sequence[Any], part: Samples) -> tuple[Any, ...]:
     probs, labels = [member_probs for member_probs, _ in predictions], predictions[0][1]
     numbers = range(len(networks))
     subsets = [subset for size in range(1, len(networks) + 1) for subset in combinations(numbers, size)]
-    chosen = min(subsets, key=lambda subset: _nll([probs[k] for k in subset], labels, part.weights))
+    chosen = min(subsets, key=lambda subset: _nll([probs[k] for k in subset], labels, part.sample_weight))
     return tuple(networks[k] for k in chosen)
 
 
-def _nll(probs: Sequence[Tensor], labels: Tensor, weights: Tensor) -> float:
-    """The weighted mean log-loss of the mean of several networks' probabilities."""
+def _nll(probs: Sequence[Tensor], labels: Tensor, weights: Tensor | None) -> float:
+    """The (weighted) mean log-loss of the mean of several networks' probabilities."""
     losses = F.nll_loss(torch.stack(list(probs)).mean(0).clamp_min(1e-300).log(), labels, reduction="none")
-    return float((weights.to(losses) * losses).sum() / weights.sum())
+    share = torch.ones_like(losses) if weights is None else weights.to(losses)
+    return float((share * losses).sum() / share.sum())
 
 
 @dataclass(frozen=True)

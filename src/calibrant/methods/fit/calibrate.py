@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from calibrant.methods.confidence import check_calibrator, recalibrated
 from calibrant.methods.core.results import Mixture, held_out_logits
 from calibrant.methods.core.samples import as_part, checked, few_inputs
-from calibrant.methods.fit.checks import count_classes, warn_of_softmax
+from calibrant.methods.fit.checks import count_classes
 from calibrant.methods.fit.fit import example_of, other_models
 from calibrant.methods.fit.plain_module import form_of
 from calibrant.methods.fit.trained import Calculated, Trained
@@ -75,8 +75,7 @@ def calibrate_gathered(
     twin = copied(example_of(model, 0, device)).eval()
     part = as_part(val, twin, labels, "val")
     few = few_inputs(part)
-    part = checked(part, count_classes(twin, {"val": few}), "val")
-    warn_of_softmax(twin, few)
+    part = checked(part, count_classes(twin, {"val": few}, trained=True), "val")
     plain = Mixture((Calculated(twin),))
     logits, targets, weights = held_out_logits(plain, part)
     logits, targets = gather(logits, targets)
