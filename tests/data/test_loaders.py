@@ -1,9 +1,8 @@
-"""Tests of loaders: all forms of batches, resuming without reading everything again, and reading ahead."""
+"""Tests of loaders: all forms of batches, and resuming without reading everything again."""
 
 from __future__ import annotations
 
 import pickle
-import threading
 
 import pytest
 import torch
@@ -97,34 +96,6 @@ def test_data_without_a_length_are_counted_once_or_reported():
     assert torch.equal(torch.get_rng_state(), before)
     assert LoaderStream(loader, batches=1000).batches == 1000
     assert LoaderStream(iter(loader)).batches == 1
-
-
-def test_a_thread_fetches_the_next_batch_and_then_ends():
-    plain = LoaderStream(DataLoader(TensorDataset(X, Y), batch_size=5, shuffle=True), seed=3)
-    loader = DataLoader(TensorDataset(X, Y), batch_size=5, shuffle=True, num_workers=1)
-    stream = LoaderStream(loader, seed=3)
-    before = torch.get_rng_state()
-    for step in range(12):
-        assert torch.equal(stream.batch(step).inputs, plain.batch(step).inputs)
-        torch.randn(3)
-    torch.set_rng_state(before)
-    assert any(t.name.startswith("calibrant-loader") for t in threading.enumerate())
-    stream.release(12)
-    stream.rewind()
-    assert torch.equal(stream.batch(0).inputs, plain.batch(0).inputs)
-    workers = [t for t in threading.enumerate() if t.name.startswith("calibrant-loader")]
-    del stream
-    for thread in workers:
-        thread.join(timeout=20)
-        assert not thread.is_alive()
-
-
-def test_an_error_in_the_thread_is_raised_here():
-    late = torch.where(torch.arange(SIZE) >= 10, 3, Y)
-    stream = LoaderStream(DataLoader(TensorDataset(X, late), batch_size=5, num_workers=1), n_classes=3)
-    stream.batch(1)
-    with pytest.raises(ValueError, match=r"must lie in 0\.\.2"):
-        stream.batch(2)
 
 
 class Dicts(Dataset):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, get_args
 
 import torch
 from torch import Tensor, nn
@@ -252,11 +252,10 @@ class SelfCalibrated(Method):
         Adam's learning rate for the logarithms of the L2 strengths and the log-odds of the noise rate.
     choose : float
         Share of the validation samples that is used only to choose between the candidates.
-    members : "auto" or tuple of {"network", "trees", "linear", "forest"}
+    members : tuple of {"network", "trees", "linear"}
         Kinds of classifiers in the log-linear pool (:mod:`calibrant.pool.pool`): "network", and optionally "trees"
-        (gradient boosting), "linear" (logistic regression) and "forest" (bagged trees), cross-fitted on the networks'
-        folds. "auto": all of them, but the forest only for small tables of several classes. With networks alone, there
-        is no pool.
+        (gradient boosting) and "linear" (logistic regression), cross-fitted on the networks' folds. With networks
+        alone, there is no pool.
     refit : bool
         True uses all labels as described above. False trains one network on the training part, without cross-fitting.
         The validation part, which is then required, is used to learn φ and to fit T, b and λ. There are no folds and no
@@ -282,7 +281,7 @@ class SelfCalibrated(Method):
     last: int = 5
     outer_learning_rate: float = 0.2
     choose: float = 1 / 3
-    members: tuple[str, ...] | Literal["auto"] = ("network",)
+    members: tuple[str, ...] = ("network",)
     refit: bool = True
     decay: bool = True
     batch_size: int | None = None
