@@ -66,7 +66,7 @@ MISTAKES = {
         lambda: calibrant.SelfCalibratedClassifier().fit([{"a": 1.0}] * 60, Y),
         r"got a list of dictionaries. Give pandas.DataFrame\(X\)",
     ),
-    "number as estimator": (lambda: calibrant.CrossCalibrated(3).fit(X, Y), "estimator must be a classifier .* got 3"),
+    "number as estimator": (lambda: calibrant.CrossCalibrated(3).fit(X, Y), "estimator must be a classifier, .* got 3"),
     "network to evaluate": (lambda: calibrant.evaluate(nn.Linear(4, 3), LABELS), "got a Linear. Pass its predictions"),
     "classifier to a metric": (
         lambda: metrics.ece(LogisticRegression(), Y),
