@@ -16,7 +16,7 @@ import calibrant
 from calibrant import BO4SCClassifier, SelfCalibratedClassifier
 from calibrant.base.files import read_arrays, read_content, write_container
 from calibrant.estimators import bo4sc, load_classifier, self_calibrated
-from calibrant.estimators.selective import reaches, withhold
+from calibrant.estimators.selective import withhold
 from tests.estimators.cases import QUICK, three_classes
 
 X, y = three_classes()
@@ -62,6 +62,9 @@ def test_abstention(quick):
     np.testing.assert_array_equal(answer, np.where(kept, fitted.predict(X), -1))
     with pytest.raises(ValueError, match="is one of the classes"):
         fitted.predict(X, reject_below=0.9, reject_label=2)
+    for below in (1.5, -0.1, float("nan"), "0.5"):
+        with pytest.raises(ValueError, match="reject_below must be a"):
+            fitted.predict(X, reject_below=below)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +78,7 @@ def test_abstention(quick):
         (["a", "b"], "don't know", ["a", "don't know"]),
         ([False, True], None, [False, None]),
         ([0.5, 1.5], None, [0.5, np.nan]),
+        (np.array([0, 1], np.int8), 300, [0, 300]),
     ],
 )
 def test_labels_of_abstention(classes, label, expected):
@@ -89,9 +93,6 @@ def test_abstention_that_cannot_be_told_apart():
         withhold(classes, np.ones(2, bool), classes, None)
     with pytest.raises(ValueError, match="one of the classes"):
         withhold(classes, np.ones(2, bool), classes, True)  # equal to 1
-    for below in (1.5, -0.1, float("nan"), "0.5", True):
-        with pytest.raises(ValueError, match="between 0 and 1"):
-            reaches(np.ones(2), below)
 
 
 @each

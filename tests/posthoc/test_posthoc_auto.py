@@ -183,6 +183,7 @@ def test_mistakes_give_an_error_of_one_sentence():
     logits, labels = overconfident(100, 3)
     for settings, words in (
         ({"candidates": ("best",)}, "got 'best'"),
+        ({"candidates": "temperature"}, "candidates must be a list"),
         ({"folds": 1}, "folds must be at least 2"),
         ({"stages": 3}, "stages must be 1 or 2"),
         ({"margin": -1}, "margin must be a finite number"),

@@ -222,9 +222,13 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a file written by :meth:`save`. Loading executes no code, and predictions are equal bit for bit."""
-        from calibrant.estimators.persistence import load_as
+        from calibrant.estimators.persistence import load_classifier
 
-        return load_as(cls, path)
+        classifier = load_classifier(path)
+        if not isinstance(classifier, cls):
+            name = type(classifier).__name__
+            raise ValueError(f"{path} holds a {name}, not a {cls.__name__}: use {name}.load.")
+        return classifier
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import fields
 from numbers import Integral
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +25,6 @@ from calibrant.methods import BO4SC, Mixture
 from calibrant.methods.blend import KINDS, Blend
 from calibrant.pool.pool import Pool
 
-Kind = TypeVar("Kind")
 CLASSIFIERS: dict[str, type[NetworkClassifier]] = {c.__name__: c for c in (BO4SCClassifier, SelfCalibratedClassifier)}
 FORMAT = Format("classifier", CLASSIFIERS, "save or `calibrant train`")
 _COLUMNS = 10_000
@@ -55,15 +54,6 @@ def save_classifier(classifier: NetworkClassifier, path: str | os.PathLike[str])
 def load_classifier(path: str | os.PathLike[str]) -> NetworkClassifier:
     """Read a classifier that its ``save`` wrote; any other file raises a ValueError that says what is wrong."""
     classifier: NetworkClassifier = FORMAT.read(path, _build)
-    return classifier
-
-
-def load_as(kind: type[Kind], path: str | os.PathLike[str]) -> Kind:
-    """Read a file that must hold this class of classifier."""
-    classifier = load_classifier(path)
-    if not isinstance(classifier, kind):
-        name = type(classifier).__name__
-        raise ValueError(f"{path} holds a {name}, not a {kind.__name__}: use {name}.load.")
     return classifier
 
 

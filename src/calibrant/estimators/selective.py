@@ -43,13 +43,12 @@ posterior.
 
 from __future__ import annotations
 
-from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from calibrant.base.settings import check_choice, shown
+from calibrant.base.settings import check_choice, check_fraction, shown
 from calibrant.selective import RejectionRule, SetRule, Window, conformal_rule, threshold_for_risk
 from calibrant.selective.conformal import Seed
 from calibrant.selective.set_scores import SetScore
@@ -101,10 +100,11 @@ class RejectMixin:
             )
         probs = self.predict_proba(X)
         predicted, confidence = self.classes_[probs.argmax(axis=1)], probs.max(axis=1)
-        if reject is None and reject_below is None:
+        if reject_below is not None:
+            reject = Window.below(check_fraction(reject_below, "reject_below", closed=True))
+        if reject is None:
             return predicted
-        accepted = reaches(confidence, reject_below) if reject is None else reject.accepts(confidence)
-        return withhold(predicted, accepted, self.classes_, reject_label)
+        return withhold(predicted, reject.accepts(confidence), self.classes_, reject_label)
 
     def predict_log_proba(self, X: Any) -> np.ndarray:
         """Logarithms of ``predict_proba``."""
@@ -254,13 +254,6 @@ def check_out_of_fold(classifier: Any) -> None:
         raise ValueError("out-of-fold labels must be positions of classes")
 
 
-def reaches(confidence: np.ndarray, threshold: Any) -> np.ndarray:
-    """Whether each confidence is at least the threshold ``reject_below``."""
-    if not isinstance(threshold, Real) or isinstance(threshold, bool) or not 0 <= float(threshold) <= 1:
-        raise ValueError(f"reject_below must be a confidence between 0 and 1; got {shown(threshold)}.")
-    return confidence >= float(threshold)
-
-
 def withhold(predicted: np.ndarray, accepted: np.ndarray, classes: np.ndarray, label: Any) -> np.ndarray:
     """Return ``predicted``, with ``label`` where it is not ``accepted``.
 
@@ -276,15 +269,7 @@ def withhold(predicted: np.ndarray, accepted: np.ndarray, classes: np.ndarray, l
             f"reject_label={shown(label)} is one of the classes, so rejected rows would look like that class. "
             + ("Name another with reject_label." if chosen else "Choose a label that is not in classes_.")
         )
-    result = predicted.astype(_common_dtype(classes, label))
-    result[~accepted] = label
-    return result
-
-
-def _common_dtype(classes: np.ndarray, label: Any) -> np.dtype:
-    """Return a dtype that holds both classes and label: the classes' own kind if the label fits, else object."""
-    class_dtype, label_dtype = classes.dtype, np.asarray(label).dtype
-    numbers = class_dtype.kind in "iuf" and label_dtype.kind in "iuf"
-    if np.ndim(label) == 0 and (numbers or (class_dtype.kind == label_dtype.kind and class_dtype.kind != "O")):
-        return np.result_type(class_dtype, label_dtype)
-    return np.dtype(object)
+    kinds = {classes.dtype.kind, np.asarray(label).dtype.kind}
+    if len(kinds) > 1 and not kinds <= set("iuf"):  # no other type holds both
+        predicted = predicted.astype(object)
+    return np.where(accepted, predicted, np.asarray(label))
