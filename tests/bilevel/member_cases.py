@@ -4,10 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from calibrant.bilevel import (
-    L2,
-    SampleWeights,
-)
+from calibrant.bilevel import L2, SampleWeights
 from calibrant.data import TensorStream
 from tests.bilevel.loop_cases import CLASSES, SAMPLES, blobs, mlp, problem, rich_mlp
 
@@ -45,7 +42,6 @@ KINDS = {
     "mini-batches": lambda seed: problem(mlp(seed), seed=seed, batch_size=8, val_batch_size=5),
     "shared mini-batches": lambda seed: problem(mlp(seed), seed=seed, batch_size=8, train=SHARED[0]),
     "batch norm, dropout, mini-batches": lambda seed: problem(rich_mlp(seed), seed=seed, batch_size=8),
-    "dropout in both levels": lambda seed: problem(rich_mlp(seed), seed=seed, batch_size=8, outer_mode="train"),
     "convolution": lambda seed: problem(convolutional(seed), seed=seed, batch_size=8),
     "augmentation": lambda seed: problem(
         mlp(seed), seed=seed, train=TensorStream(*blobs(seed), batch_size=8, augment=jitter, seed=seed)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from calibrant.bilevel import (
     OUTER_LOSSES,
@@ -16,19 +15,22 @@ from calibrant.bilevel import (
     Callback,
     Checkpoint,
     ConstantGamma,
+    Direct,
     EarlyStopping,
     Feedback,
     FocalWithGamma,
+    History,
+    LogitMap,
     MovingAverage,
     Plain,
     Population,
     SampleWeights,
     Unrolled,
     confidence_gap_loss,
-    one_cycle,
     pooled,
     solve,
 )
+from calibrant.bilevel.variables.logits import BehindMap
 from calibrant.losses import sece
 
 SAMPLES = 24
@@ -43,32 +45,37 @@ def problem(seed=0, **settings):
     return Bilevel(model, settings.pop("outer", None), train=train, val=val, **settings)
 
 
-class States(Callback):
-    """Keeps the state of every step."""
+PLAIN = {"hypergradient": Plain(2), "inner_optimizer": SGD(0.2, momentum=0.9)}
+
+
+class Steps(Callback):
+    """Keeps the state and φ of every step."""
 
     def __init__(self):
         self.kept = []
 
     def on_step(self, run):
-        self.kept.append(run.state)
+        self.kept.append(run.state.tensors() | {"phi": run.phi})
 
 
-PLAIN = {"hypergradient": Plain(2), "inner_optimizer": SGD(0.2, momentum=0.9)}
-
-
-def test_the_average_is_exponential_and_becomes_the_result():
-    states, average = States(), MovingAverage(0.2, every=2, start=0.3)
-    solution = solve(problem(), outer_steps=10, callbacks=[states, average], **PLAIN)
-    looks = [states.kept[k - 1] for k in (4, 6, 8, 10)]
-    for part in ("params", "1.running_var"):
-        values = [s.params if part == "params" else s.buffers[part] for s in looks]
-        expected = values[0]
-        for look, value in enumerate(values[1:], 2):
+@pytest.mark.parametrize("outer", [True, False])
+def test_the_average_is_exponential_and_becomes_the_result(outer):
+    steps, average = Steps(), MovingAverage(0.2, every=2, start=0.3, outer=outer)
+    one = problem(outer=LogitMap(4).double(), outer_loss=BehindMap())
+    how = {"hypergradient": Direct(2), "inner_optimizer": SGD(0.2, momentum=0.9), "outer_optimizer": Adam(0.05)}
+    solution = solve(one, outer_steps=10, callbacks=[steps, average], **how)
+    found = {"params": solution.params, "phi": solution.phi} | {f"buffer.{k}": b for k, b in solution.buffers.items()}
+    for part in ("params", "buffer.1.running_var", "phi"):
+        first, *others = (steps.kept[k - 1][part] for k in (4, 6, 8, 10))
+        expected = first
+        for look, value in enumerate(others, 2):
             kept = min(0.2, look / (look + 9))
             expected = kept * expected + (1 - kept) * value
-        found = solution.params if part == "params" else solution.buffers[part]
-        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
-    assert solution.buffers["1.num_batches_tracked"] == states.kept[-1].buffers["1.num_batches_tracked"]
+        if part == "phi" and not outer:
+            expected = steps.kept[-1]["phi"]
+        torch.testing.assert_close(found[part], expected, rtol=1e-12, atol=1e-12)
+    name = "buffer.1.num_batches_tracked"
+    assert found[name] == steps.kept[-1][name]
 
 
 def test_an_average_that_is_only_kept_leaves_the_result_alone():
@@ -80,33 +87,14 @@ def test_an_average_that_is_only_kept_leaves_the_result_alone():
 
 
 def test_an_average_survives_a_checkpoint(tmp_path):
-    path = tmp_path / "run.safetensors"
-    whole = solve(problem(), outer_steps=8, callbacks=[MovingAverage(start=0.25)], **PLAIN)
-
     def callbacks():
-        return [MovingAverage(start=0.25), Checkpoint(path, every=5)]
+        return [MovingAverage(start=0), Checkpoint(path, every=5)]
 
-    class Stop(Callback):
-        def on_step(self, run):
-            if run.step == 5:
-                raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        solve(problem(), outer_steps=8, callbacks=[*callbacks(), _Last(Stop())], **PLAIN)
-    again = solve(problem(), outer_steps=8, callbacks=[*callbacks(), _Last(Callback())], resume=path, **PLAIN)
+    path = tmp_path / "run.safetensors"
+    whole = solve(problem(), outer_steps=8, callbacks=[MovingAverage(start=0)], **PLAIN)
+    solve(problem(), outer_steps=5, callbacks=callbacks(), **PLAIN)
+    again = solve(problem(), outer_steps=8, callbacks=callbacks(), resume=path, **PLAIN)
     assert torch.equal(whole.params, again.params)
-
-
-class _Last(Callback):
-    """Calls another callback after all others."""
-
-    last = True
-
-    def __init__(self, inner):
-        self.inner = inner
-
-    def on_step(self, run):
-        self.inner.on_step(run)
 
 
 @pytest.mark.parametrize("settings", [{"decay": 1.0}, {"decay": 0.0}, {"every": 0}, {"start": 1.0}])
@@ -115,16 +103,19 @@ def test_settings_of_the_average_are_checked(settings):
         MovingAverage(**settings)
 
 
-@pytest.mark.parametrize("members", [None, 2])
-def test_early_stopping_judges_pooled_predictions(members):
+@pytest.mark.parametrize(("members", "loader"), [(None, False), (None, True), (2, False)])
+def test_early_stopping_judges_pooled_predictions(members, loader):
     """SECE of all held-out samples at once, not the mean over batches of seven."""
     outer_loss = OUTER_LOSSES["sece"](strength=None, bandwidth=0.1)
-    single = [problem(seed, outer_loss=outer_loss) for seed in range(members or 1)]
+    settings = {"outer_loss": outer_loss, "val_batch_size": None if loader else 7}
+    single = [problem(seed, **settings) for seed in range(members or 1)]
+    whole = [(one.val.whole.inputs, one.val.whole.targets) for one in single]
+    if loader:
+        single = [single[0].replicate(val=DataLoader(TensorDataset(*whole[0]), batch_size=7))]
     stopping = EarlyStopping(patience=None, restore_best=False)
     solution = solve(Population(single) if members else single[0], outer_steps=1, callbacks=[stopping], **PLAIN)
-    for k, one in enumerate(single):
+    for k, (inputs, labels) in enumerate(whole):
         own = solution.member(k) if members else solution
-        inputs, labels = one.val.whole.inputs, one.val.whole.targets
         expected = sece(own.logits(inputs), labels, bandwidth=0.1)
         torch.testing.assert_close(stopping.best[k], expected.double(), rtol=1e-9, atol=1e-12)
 
@@ -147,41 +138,14 @@ def test_a_criterion_of_all_logits_and_labels(members):
         assert stopping.best[k] == wrong.double().mean()
 
 
-def test_one_cycle_is_torchs():
-    steps = 40
-    parameter = nn.Parameter(torch.zeros(1))
-    optimizer = torch.optim.SGD([parameter], lr=0.1)
-    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.3, total_steps=steps, pct_start=0.2)
-    ours = one_cycle(0.3, steps, warmup=0.2)
-    for step in range(1, steps + 1):
-        assert math.isclose(ours(step), optimizer.param_groups[0]["lr"], rel_tol=1e-9)
-        optimizer.step()
-        if step < steps:
-            scheduler.step()
-    assert ours(steps + 5) == ours(steps)
-
-
 def test_feedback_raises_gamma_while_confidence_is_above_accuracy():
     outer = {"outer": ConstantGamma(1.0), "inner_loss": FocalWithGamma(), "outer_loss": confidence_gap_loss()}
-    one = problem(val_batch_size=None, **outer)
-    gaps, gammas = [], [1.0]
-
-    class Watch(Callback):
-        def on_step(self, run):
-            gaps.append(float(run.outer_loss))
-            gammas.append(float(run.phi))
-
-    solve(
-        one,
-        hypergradient=Feedback(3),
-        inner_optimizer=Adam(0.05),
-        outer_optimizer=SGD(0.5),
-        outer_steps=12,
-        callbacks=[Watch()],
-    )
-    for before, after, gap in zip(gammas, gammas[1:], gaps, strict=False):
-        assert math.isclose(after, min(max(before + 0.5 * gap, 0.0), 5.0), rel_tol=1e-9, abs_tol=1e-12)
-    assert any(gap != 0 for gap in gaps)
+    one, history = problem(val_batch_size=None, **outer), History(phi_every=1)
+    optimizers = {"inner_optimizer": Adam(0.05), "outer_optimizer": SGD(0.5)}
+    solve(one, hypergradient=Feedback(3), outer_steps=12, callbacks=[history], **optimizers)
+    gaps, gammas = history["outer_loss"], history["phi"].squeeze(1)
+    torch.testing.assert_close(gammas[1:], (gammas[:-1] + 0.5 * gaps).clamp(0, 5), rtol=1e-9, atol=1e-12)
+    assert gaps.any()
 
 
 def test_decay_spares_biases_and_norms():

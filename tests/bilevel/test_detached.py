@@ -112,7 +112,7 @@ def value(one, optimizer, hypergradient, phi, anchor):
 
 HYPERGRADIENTS = {
     "unrolled": (Unrolled(STEPS), None),
-    "states": (Unrolled(STEPS, memory="states"), None),
+    "checkpoints": (Unrolled(STEPS, memory="checkpoints"), None),
     "traced": (Unrolled(STEPS), "trace"),
     "truncated": (Truncated(STEPS, 4), None),
     "forward": (Forward(STEPS), None),

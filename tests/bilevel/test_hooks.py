@@ -16,6 +16,7 @@ from calibrant.bilevel import (
     LabelSmoothing,
     Neumann,
     Nystrom,
+    OneStep,
     OuterVariable,
     Plain,
     Unrolled,
@@ -111,7 +112,11 @@ def test_losses_and_sample_weights_must_have_one_shape():
         Bilevel(mlp(), train=train, inner_loss=columns)
 
 
+THEIRS = torch.optim.SGD(mlp().parameters(), 0.1)
 ARGUMENTS = {
+    "a name of a hypergradient": ({"hypergradient": "unrolled"}, TypeError, "Unrolled"),
+    "an optimiser of torch": ({"inner_optimizer": THEIRS}, TypeError, r"inner optimiser.*torch\.optim"),
+    "an outer optimiser of torch": ({"outer_optimizer": THEIRS}, TypeError, "outer optimiser"),
     "a list of problems": ({"problem": [1, 2]}, TypeError, r"must be a Bilevel or a Population; got a list"),
     "a callback alone": ({"callbacks": History()}, TypeError, r"callbacks must be a list.*Pass \[callback\]"),
     "a function as callback": ({"callbacks": [print]}, TypeError, r"callbacks must be a list.*Derive a class"),
@@ -133,6 +138,7 @@ def test_wrong_arguments_of_solve_are_named(case):
     ("make", "kind", "sentence"),
     [
         (lambda: Unrolled(2.5), ValueError, r"steps must be at least 1 and a whole number; got 2\.5"),
+        (lambda: OneStep(scope="tail"), ValueError, "scope must be 'all' or 'head'; got 'tail'"),
         (lambda: Implicit(2, solve="cg"), TypeError, r"solve must be a linear solver such as CG\(\); got 'cg'"),
         (lambda: Implicit(2, solve=CG), TypeError, r"solve must be a linear solver"),
         (lambda: Implicit(2, damping=-1.0), ValueError, r"damping must be at least 0; got -1\.0"),

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from calibrant.bilevel import SGD, Adam, Bilevel, Callback, Direct, LogitMap, MovingAverage, Unrolled, solve
+from calibrant.bilevel import SGD, Adam, Bilevel, Callback, Direct, LogitMap, Unrolled, solve
 from calibrant.bilevel.variables.logits import BehindMap, describe
 
 HALF = 40
@@ -96,21 +96,3 @@ def test_the_direct_gradient_is_the_whole_one(head):
     for direct, whole in zip(*found, strict=True):
         torch.testing.assert_close(direct, whole, rtol=1e-9, atol=1e-12)
     assert found[0][0].abs().max() > 0
-
-
-def test_a_moving_average_can_include_the_map():
-    seen = []
-
-    class Keep(Callback):
-        def on_step(self, run):
-            seen.append(run.phi.clone())
-
-    how = {"hypergradient": Direct(2), "inner_optimizer": SGD(0.1), "outer_optimizer": Adam(0.05), "outer_steps": 6}
-    solution = solve(problem(), callbacks=[Keep(), MovingAverage(0.5, start=0.5, outer=True)], **how)
-    expected = seen[2]
-    for look, phi in enumerate(seen[3:], 2):
-        kept = min(0.5, look / (look + 9))
-        expected = kept * expected + (1 - kept) * phi
-    torch.testing.assert_close(solution.phi, expected)
-    plain = solve(problem(), callbacks=[MovingAverage(0.5, start=0.5)], **how)
-    torch.testing.assert_close(plain.phi, seen[-1])

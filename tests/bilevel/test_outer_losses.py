@@ -15,6 +15,7 @@ from calibrant.bilevel import (
     Adam,
     Bilevel,
     LabelNoise,
+    LabelSmoothing,
     OuterVariables,
     Population,
     SampleWeights,
@@ -118,7 +119,7 @@ def test_equal_settings_give_equal_losses():
         ("sece", {"order": 3}, "order must be 1 or 2; got 3"),
         ("sece", {"accuracy": "both"}, "accuracy must be 'soft' or 'hard'; got 'both'"),
         ("dece", {"accuracy": "both"}, "accuracy must be 'soft' or 'hard'; got 'both'"),
-        ("dece", {"bins": 2.5}, "bins must be a whole number of at least 1; got 2.5"),
+        ("dece", {"bins": 2.5}, "bins must be a positive whole number; got 2.5"),
         ("dece", {"temperature": -1.0}, "temperature must be positive and finite; got -1.0"),
     ],
 )
@@ -174,7 +175,7 @@ def test_members_may_differ_in_alpha():
 OUTERS = {
     "noise": lambda: LabelNoise(CLASSES, initial=0.1),
     "noise per class": lambda: LabelNoise(CLASSES, per="class", initial=0.1),
-    "noise matrix": lambda: LabelNoise(CLASSES, per="matrix", initial=0.1),
+    "noise, per sample": lambda: OuterVariables(LabelNoise(CLASSES, initial=0.1), LabelSmoothing(TRAIN)),
     "smoothed": lambda: SmoothedWeights(TRAIN, initial_weight=0.8, prior_strength=1.0),
     "all at once": lambda: OuterVariables(
         LabelNoise(CLASSES, initial=0.1), SampleWeights(TRAIN, initial_weight=0.8, prior_strength=1.0), L2(model())
@@ -198,7 +199,7 @@ def member(outer, loss, m, batch_size=None, inner=None):
 
 ROWS = [(outer, loss, None, None) for outer, loss in zip(OUTERS, VALUES, strict=True)] + [
     ("smoothed", "dece", 7, None),
-    ("noise matrix", "sece", 7, FOCAL),
+    ("noise per class", "sece", 7, FOCAL),
     ("noise", "brier", 7, FOCAL),
 ]
 

@@ -8,15 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
-from calibrant.bilevel import (
-    SGD,
-    Adam,
-    Bilevel,
-    LabelSmoothing,
-    SampleWeights,
-    Unrolled,
-    solve,
-)
+from calibrant.bilevel import SGD, Adam, Bilevel, LabelSmoothing, SampleWeights, Unrolled, solve
 from calibrant.bilevel.callbacks import Callback
 from calibrant.data import Indexed
 from calibrant.losses.classification import cross_entropy

@@ -4,11 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from calibrant.bilevel import (
-    L2,
-    Population,
-    SampleWeights,
-)
+from calibrant.bilevel import L2, Population, SampleWeights
 from calibrant.data import TensorStream
 from calibrant.models.functional.functional_module import FunctionalModule
 from tests.bilevel.loop_cases import CLASSES, SAMPLES, blobs, mlp, problem, rich_mlp, run
@@ -31,10 +27,7 @@ REPLICAS = {
     "augmentation": (
         KINDS["augmentation"],
         lambda first, s: first.replicate(
-            mlp(s),
-            seed=s,
-            train=TensorStream(*blobs(s), batch_size=8, augment=jitter, seed=s),
-            val=blobs(s + 100),
+            mlp(s), seed=s, train=TensorStream(*blobs(s), batch_size=8, augment=jitter, seed=s), val=blobs(s + 100)
         ),
     ),
     "constants": (
@@ -47,12 +40,7 @@ REPLICAS = {
     ),
     "vectors": (
         lambda s: problem(mlp(s), seed=s, outer=SampleWeights(SAMPLES, initial_weight=0.5 + s / 20)),
-        lambda first, s: replica(
-            first,
-            s,
-            model=first.view.draw(s),
-            outer=torch.full((SAMPLES,), 0.5 + s / 20),
-        ),
+        lambda first, s: replica(first, s, model=first.view.draw(s), outer=torch.full((SAMPLES,), 0.5 + s / 20)),
     ),
 }
 

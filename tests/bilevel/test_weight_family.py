@@ -14,14 +14,12 @@ from calibrant.bilevel import (
     Bilevel,
     OuterVariable,
     OuterVariables,
-    Population,
     SampleWeights,
     SmoothedWeights,
     Unrolled,
     neighbourhood,
     solve,
 )
-from calibrant.bilevel.problem.objectives import DEFAULT_OUTER_LOSS
 from calibrant.data import Batch
 from tests.bilevel.variable_cases import filled
 
@@ -64,24 +62,6 @@ def test_priors_of_a_chain_enter_only_the_outer_loss():
     assert inner.item() == pytest.approx(by_hand.mean().item(), rel=1e-13)
 
 
-def test_modules_that_are_no_outer_variable_have_no_prior():
-    x = inputs()
-
-    class Own(nn.Linear):
-        def prior(self):
-            raise AssertionError("not an OuterVariable's")
-
-    problem = Bilevel(
-        nn.Linear(2, CLASSES).double(),
-        Own(1, 1),
-        train=(x, LABELS),
-        val=(x, LABELS),
-        inner_loss=lambda net, outer, batch: nn.functional.cross_entropy(net(batch.inputs), batch.targets),
-        outer_loss=DEFAULT_OUTER_LOSS,
-    )
-    assert torch.isfinite(problem.outer(problem.view.initial(), {}, problem.initial_phi(), problem.val_batch(0))[0])
-
-
 def test_a_strong_prior_holds_the_weights_at_one():
     torch.manual_seed(0)
     x, y = inputs(60), torch.randint(0, CLASSES, (60,))
@@ -91,11 +71,7 @@ def test_a_strong_prior_holds_the_weights_at_one():
         outer = SampleWeights(40, initial_weight=0.5, prior_strength=strength)
         problem = Bilevel(nn.Linear(2, CLASSES).double(), outer, train=(x[:40], y[:40]), val=(x[40:], y[40:]))
         solution = solve(
-            problem,
-            hypergradient=Unrolled(5),
-            inner_optimizer=SGD(0.5),
-            outer_optimizer=SGD(5.0),
-            outer_steps=40,
+            problem, hypergradient=Unrolled(5), inner_optimizer=SGD(0.5), outer_optimizer=SGD(5.0), outer_steps=40
         )
         spread[strength] = (solution.outer_variables()["raw"] - 1).abs().mean().item()
     assert 4 * spread[5.0] < spread[0.0]
@@ -155,31 +131,6 @@ def test_smoothed_weights_of_many_samples_are_cheap():
     outer = SmoothedWeights(50_000)
     outer.weigh(torch.ones(500), Batch(x[rows], y[rows], rows, hyper=hyper)).sum().backward()
     assert outer.raw.grad.sum().item() == pytest.approx(500, rel=1e-4)
-
-
-@pytest.mark.parametrize("batch_size", [None, 10])
-def test_members_of_a_population_bring_their_own_data(batch_size):
-    """Kernels differ between members; each equals its single run."""
-
-    def member(m):
-        x, y = inputs(40, seed=m) * (m + 1), torch.arange(40) % CLASSES
-        torch.manual_seed(m)
-        model = nn.Linear(2, CLASSES).double()
-        constants = neighbourhood(x[:24], y[:24], neighbours=4)
-        data = {"train": (x[:24], y[:24]), "val": (x[24:], y[24:]), "batch_size": batch_size}
-        return Bilevel(model, SmoothedWeights(24, initial_weight=0.8), hyper=constants, seed=m, **data)
-
-    settings = {
-        "hypergradient": Unrolled(3),
-        "inner_optimizer": SGD(0.1),
-        "outer_optimizer": SGD(2.0),
-        "outer_steps": 3,
-    }
-    together = solve(Population([member(m) for m in range(3)]), **settings)
-    for m in range(3):
-        alone = solve(member(m), **settings)
-        torch.testing.assert_close(together.phi[m], alone.phi, rtol=1e-10, atol=1e-12)
-        assert not torch.equal(alone.phi, member(m).initial_phi())
 
 
 @pytest.mark.parametrize(
