@@ -18,7 +18,7 @@ from calibrant.bilevel import (
 from tests.bilevel.loop_cases import SAMPLES, Spy, blobs, mlp, population, problem, run
 
 
-def test_history_has_a_row_a_step_and_a_column_a_member():
+def test_history_has_rows_of_steps_and_columns_of_members():
     for case, columns in ((problem(), ()), (population(), (3,))):
         history = History(phi_every=2)
         run(case, outer_steps=5, callbacks=[history])
