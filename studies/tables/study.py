@@ -186,7 +186,7 @@ def measure(device: str, key: Key, run: FinishedRun[Split]) -> Record:
 
 
 def peer_jobs(keys: Sequence[Key], paths: Mapping[str, Source], tables: Mapping[str, Mapping[str, Any]]) -> list[Job]:
-    """Measure other libraries' methods; those of one split share models and are one job; the largest table first."""
+    """Measure other libraries' methods; those of one split are one job; the largest table first."""
     splits: dict[tuple[str, int], list[Key]] = {}
     for key in sorted(keys, key=lambda key: -tables[key["table"]]["rows"]):
         splits.setdefault((key["table"], key["seed"]), []).append(key)
