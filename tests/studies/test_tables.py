@@ -212,19 +212,6 @@ def test_rivals_use_no_more_threads_than_ours(name, given, monkeypatch):
     assert base.build(0).get_params()[given] == 3
 
 
-@pytest.mark.slow
-def test_processes_side_by_side_measure_what_one_does(folder, tmp_path, monkeypatch):
-    found = []
-    for jobs in (1, 2):
-        out = tmp_path / str(jobs)
-        tables.STUDY.run(
-            data=folder, seeds=1, methods=["sklearn-mlp", "sklearn-sigmoid"], out=out, device="cpu", jobs=jobs
-        )
-        found.append([r | {"seconds": None} for r in read_results(out / "results.json").records])
-    assert len(found[0]) == 4
-    assert found[0] == found[1]
-
-
 def test_unknown_methods_are_refused(folder, tmp_path, short):
     with pytest.raises(ValueError, match=r"methods must be among standard.* got magic"):
         tables.STUDY.run(data=folder, out=tmp_path, methods=["magic"])
