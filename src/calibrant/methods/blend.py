@@ -105,8 +105,8 @@ class Judged(NamedTuple):
         """The rows of a cross-fit that are held out and may be used to fit the pool."""
         judges = np.zeros(len(labels), dtype=bool)
         judges[fit.rows("judge").cpu().numpy()] = True
-        weights, groups = (None if v is None else v.cpu().numpy() for v in (fit.data.sample_weight, fit.data.groups))
-        return cls(labels, np.ones(len(labels)) if weights is None else weights.astype(np.float64), groups, judges)
+        groups = None if fit.data.groups is None else fit.data.groups.cpu().numpy()
+        return cls(labels, fit.data.weights.cpu().numpy(), groups, judges)
 
     def groups_of(self, rows: np.ndarray) -> np.ndarray | None:
         """The groups of some rows."""
@@ -169,6 +169,7 @@ def blended(members: Sequence[str], mixture: Mixture, fit: CrossFit, train: int,
     held = Judged.of(fit, rows.labels)
     predicted: dict[str, np.ndarray] = {NETWORK: log_softmax(fit.held_out_logits.cpu().numpy(), axis=1)}
     models: dict[str, Model] = {}
+    shape = len(rows.labels), rows.n_classes
     for name in used_kinds(members, rows.n_classes):
 
         def promising(first: np.ndarray, log_probs: np.ndarray, name: str = name) -> bool:
@@ -185,7 +186,7 @@ def blended(members: Sequence[str], mixture: Mixture, fit: CrossFit, train: int,
         if member is not None:
             predicted[name], models[name] = member.held_out, member.model
     predicted, pool = pruned(predicted, held)
-    held_out = torch.from_numpy(pool.probs(np.reshape(list(predicted.values()), (len(predicted), *held_shape(rows)))))
+    held_out = torch.from_numpy(pool.probs(np.reshape(list(predicted.values()), (len(predicted), *shape))))
     extras = mixture.extras | {
         "members": tuple(predicted),
         "pool_weights": pool.weights,
@@ -200,11 +201,6 @@ def blended(members: Sequence[str], mixture: Mixture, fit: CrossFit, train: int,
         extras["suspicion"] = torch.where(train_probs.isnan().any(1), extras["suspicion"].double(), doubt.double())
     networks = mixture if NETWORK in predicted else None
     return Blend(networks, {name: models[name] for name in predicted if name != NETWORK}, pool, extras)
-
-
-def held_shape(rows: Rows) -> tuple[int, int]:
-    """The shape of one member's log-probabilities."""
-    return len(rows.labels), rows.n_classes
 
 
 def first_deal(fit: CrossFit) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -224,10 +220,9 @@ def first_deal(fit: CrossFit) -> list[tuple[np.ndarray, np.ndarray]]:
 
 def _rows(fit: CrossFit, mixture: Mixture, train: int) -> Rows:
     data = fit.data
-    weights = None if data.sample_weight is None else data.sample_weight.double().cpu().numpy()
+    weights = None if data.sample_weight is None else data.weights.cpu().numpy()
     if "label_noise" in mixture.extras:
-        right = np.ones(len(data))
-        right[:train] -= mixture.extras["suspicion"].double().numpy()
-        weights = right if weights is None else right * weights
+        weights = data.weights.cpu().numpy().copy()
+        weights[:train] *= 1 - mixture.extras["suspicion"].double().numpy()
     inputs = np.asarray(data.inputs.cpu().numpy(), dtype=np.float64)
     return Rows(inputs, data.labels.cpu().numpy(), weights, mixture.extras["held_out"].shape[1], data.sparse)
