@@ -59,7 +59,7 @@ CASES = {
 
 def run() -> list[Record]:
     """One fit of each case."""
-    return [found for case in CASES for found in in_process("large", case, "--print-only")]
+    return [record_of_case for case in CASES for record_of_case in in_process("large", case, "--print-only")]
 
 
 def measure(case: str, rows: int | None = None) -> Record:

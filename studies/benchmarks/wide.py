@@ -107,7 +107,7 @@ def rivals() -> dict[str, Any]:
 
 def run() -> list[Record]:
     """One fit of each random case."""
-    return [found for case in CASES for found in in_process("wide", case, "--print-only")]
+    return [record_of_case for case in CASES for record_of_case in in_process("wide", case, "--print-only")]
 
 
 def measure(data: Data) -> list[Record]:

@@ -143,7 +143,7 @@ def test_what_a_study_returns_is_printed(calls):
     assert invoke("ablate", "bo4sc").stdout == "| a table |\n"
 
 
-def test_a_folder_that_cannot_be_written_to_is_an_error_before_training(tmp_path, monkeypatch):
+def test_a_folder_that_cannot_be_written_stops_before_training(tmp_path, monkeypatch):
     def never(*arguments, **options):
         raise AssertionError("trained")
 
