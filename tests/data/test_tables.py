@@ -125,7 +125,7 @@ def test_rows_of_another_length_are_refused_and_not_shifted(text, fields, reason
         'a,b,y\r\n"1",2,0\r\n3,"4",1',
     ],
 )
-def test_blank_lines_and_empty_last_fields_are_no_rows_of_another_length(text, tmp_path):
+def test_blank_lines_and_empty_last_fields_are_no_errors(text, tmp_path):
     (tmp_path / "t.csv").write_bytes(text.encode())
     columns = read_columns(tmp_path / "t.csv")
     assert [columns[name].tolist() for name in "aby"] == [[1, 3], [2, 4], [0, 1]]
