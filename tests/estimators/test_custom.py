@@ -83,7 +83,7 @@ def test_what_is_refused():
     loader = DataLoader(TensorDataset(x, y), batch_size=32)
     with pytest.raises(ValueError, match="which samples they hold"):
         calibrant.fit(net(), loader, (x, y), method=BO4SC(epochs=1))
-    with pytest.raises(ValueError, match="give tensors instead of a loader"):
+    with pytest.raises(ValueError, match="Use another form of weights for a loader"):
         calibrant.fit(net(), loader, (x, y), method=BO4SC(epochs=1, weights="neighbours"))
     with pytest.raises(ValueError, match="needs a validation part"):
         calibrant.fit(net(), (x, y), method=BO4SC())
