@@ -29,8 +29,8 @@ from calibrant.data.streams.streams import mix
 from calibrant.methods.core.method import failure
 from calibrant.methods.core.results import Mixture, network_logits, read_outer, suspicion
 from calibrant.methods.core.samples import Samples, cycled
-from calibrant.methods.core.task import Task
-from calibrant.methods.crossfit.folds import Fold
+from calibrant.methods.core.task import Task, pooled_part
+from calibrant.methods.crossfit.folds import Fold, folds_of
 from calibrant.pool.pool import RARE, even_share, lapsing_loss, least_lapse
 
 
@@ -50,8 +50,12 @@ class FoldTask(Task):
         return {name: self.level(name, wanted, index=rows, hyper=self.constants) for name, rows in index.items()}
 
 
-def fold_tasks(task: Task, pooled: Samples, folds: Sequence[Fold]) -> list[FoldTask]:
-    """One task for each fold. Several networks start as in :meth:`Task.again`; a single one as given."""
+def fold_tasks(
+    task: Task, number: int, repeats: int = 1, choose: float = 0.0, *, only_val: bool = False
+) -> list[FoldTask]:
+    """One task for each of the folds (:func:`folds_of`). Several networks start as in :meth:`Task.again`."""
+    pooled = pooled_part(task)
+    folds = folds_of(task, pooled, number, repeats, choose, only_val=only_val)
     tasks, dense = [], pooled.without_sparse
     for k, fold in enumerate(folds):
         seed = mix(task.seed, k) % 2**31

@@ -225,12 +225,9 @@ class Progress(ValidationScores):
         share = run.step / run.outer_steps
         time_left = "done" if end else f"about {left:.0f} s left"
         line = f"{self.description} {share:.0%}, {time_left},{self._losses(run)}"
-        print(
-            f"\r{line:<110}" if self._terminal else line,
-            end="" if self._terminal else "\n",
-            file=sys.stderr,
-            flush=True,
-        )
+        if self._terminal:
+            line = f"\r{line:<110}"
+        print(line, end="" if self._terminal else "\n", file=sys.stderr, flush=True)
 
     def on_end(self, run: Run) -> None:
         if self._terminal:
