@@ -317,7 +317,5 @@ class CrossFitted(Method):
         parts = [fold_tasks(task, first.folds, first.repeats) for task in tasks]
         flat = [fold_task for networks in parts for fold_task in networks]
         trained = iter(first.base.fit_group([first.base] * len(flat), flat, **how))
-        fits = [
-            CrossFit.of([(network, t) for t in networks for network in next(trained).networks]) for networks in parts
-        ]
-        return [calibrated_mean(fit, "plain", len(task.train)) for fit, task in zip(fits, tasks, strict=True)]
+        pairs = ([(network, t) for t in networks for network in next(trained).networks] for networks in parts)
+        return [calibrated_mean(CrossFit.of(p), "plain", len(t.train)) for p, t in zip(pairs, tasks, strict=True)]

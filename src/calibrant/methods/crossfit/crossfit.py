@@ -30,7 +30,7 @@ from calibrant.methods.core.method import failure
 from calibrant.methods.core.results import Mixture, network_logits, read_outer, suspicion
 from calibrant.methods.core.samples import Samples, cycled
 from calibrant.methods.core.task import Task, pooled_part
-from calibrant.methods.crossfit.folds import Fold, folds_of
+from calibrant.methods.crossfit.folds import Fold, deal
 from calibrant.pool.pool import RARE, even_share, lapsing_loss, least_lapse
 
 
@@ -53,9 +53,22 @@ class FoldTask(Task):
 def fold_tasks(
     task: Task, number: int, repeats: int = 1, choose: float = 0.0, *, only_val: bool = False
 ) -> list[FoldTask]:
-    """One task for each of the folds (:func:`folds_of`). Several networks start as in :meth:`Task.again`."""
+    """One task for each fold of a task whose rows were grouped: of its ``splits``, or else of newly drawn folds.
+
+    The share ``choose`` of the validation rows does not move φ. With ``only_val``, training rows are not held out.
+    Several networks start as in :meth:`Task.again`; a single one as given.
+    """
     pooled = pooled_part(task)
-    folds = folds_of(task, pooled, number, repeats, choose, only_val=only_val)
+    if task.splits is None:
+        val = None if task.val is None else slice(len(task.train), None)
+        held_from, choose_from = val if only_val else None, val if choose else None
+        how: dict[str, Any] = {"held_from": held_from, "choose": choose, "choose_from": choose_from}
+        folds = deal(pooled.labels, number, seed=task.seed, repeats=repeats, groups=pooled.groups, **how)
+    elif task.val is None:
+        none = pooled.labels.new_empty(0)
+        folds = [Fold(*(torch.as_tensor(rows, device=none.device) for rows in split), none) for split in task.splits]
+    else:
+        raise ValueError("Folds can be given only for training rows; leave out the validation part.")
     tasks, dense = [], pooled.without_sparse
     for k, fold in enumerate(folds):
         seed = mix(task.seed, k) % 2**31
