@@ -66,7 +66,8 @@ def fold_tasks(
         folds = deal(pooled.labels, number, seed=task.seed, repeats=repeats, groups=pooled.groups, **how)
     elif task.val is None:
         none = pooled.labels.new_empty(0)
-        folds = [Fold(*(torch.as_tensor(rows, device=none.device) for rows in split), none) for split in task.splits]
+        splits = [[torch.as_tensor(rows, device=none.device) for rows in split] for split in task.splits]
+        folds = [Fold(train, held, none) for train, held in splits]
     else:
         raise ValueError("Folds can be given only for training rows; leave out the validation part.")
     tasks, dense = [], pooled.without_sparse
