@@ -25,7 +25,6 @@ from calibrant.data.columns.encoding import (
     Used,
     choose,
     choose_text,
-    distinct,
     encoding_from_plain,
     encoding_to_plain,
 )
@@ -145,7 +144,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         ordinal = self.output != "one-hot"
         names = [[e.name] if ordinal and not isinstance(e, FreeText) else e.outputs for e in used]
         names += [encoding.term_names for encoding in used if self._is_sparse(encoding)]
-        return np.array(distinct([name for outputs in names for name in outputs]), dtype=object)
+        return np.array([name for outputs in names for name in outputs], dtype=object)
 
     @property
     def dropped_(self) -> dict[str, str]:
