@@ -54,7 +54,7 @@ def diverging(method: Method) -> Method:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_it_gives_probabilities_the_same_ones_for_the_same_seed_or_when_sent(name):
+def test_it_gives_the_same_probabilities_again_and_when_sent(name):
     method = short(METHODS[name].method)
     assert pickle.loads(pickle.dumps(method)) == method
     fitted, again = (method.fit(task()) for _ in range(2))
