@@ -93,7 +93,7 @@ def test_columns_must_be_those_of_the_training_table():
         fitted.predict(frame.drop(columns="town"))
     with pytest.raises(ValueError, match=r"unseen at fit time:\s+- more"):
         fitted.predict(frame.assign(more=1))
-    with pytest.raises(ValueError, match="'age' is numeric, but 'old' is not a number"):
+    with pytest.raises(ValueError, match="'age' must hold numbers; got 'old'"):
         fitted.predict(frame.assign(age="old"))
     twice = frame.set_axis(["town", *frame.columns[1:]], axis=1)
     with pytest.raises(ValueError, match=r"(?s)names.*town"):

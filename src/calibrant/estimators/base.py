@@ -296,7 +296,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         return replace(base, **settings)
 
     def _train(self, task: Task, callbacks: Sequence[Callback]) -> Fitted:
-        bar = [Progress(True, type(self).__name__)] if self.verbose else []
+        bar = [Progress(type(self).__name__)] if self.verbose else []
         return self._method().fit(task.to(resolve_device(self.device)), callbacks=[*bar, *callbacks])
 
     def _given_validation(

@@ -52,7 +52,7 @@ class BO4SCClassifier(NetworkClassifier):
     device : {"auto", "cpu", "cuda"}
         Where to train; ``"auto"`` uses a GPU if there is one. The fitted classifier is on the CPU.
     verbose : bool
-        Show a progress bar on standard error.
+        Show the progress on standard error.
 
     Attributes
     ----------
