@@ -25,6 +25,7 @@ from calibrant import metrics
 from calibrant.methods.fit.fit import fit
 from calibrant.posthoc import make_calibrator
 from studies import script
+from studies.common.runs import threads_limited_to
 from studies.network_tasks import TASKS, Splits, TaskKind, classes_of
 from studies.report import Column, Record, to_markdown
 
@@ -47,12 +48,8 @@ TARGET = 0.01
 
 def measure(runs: Sequence[script.Run]) -> list[Record]:
     """Return the records of comparisons. Time is CPU time on one thread, which other processes hardly affect."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with threads_limited_to(1):
         return [{**run, **compare(TASKS[run["task"]], run["start"], run["seed"])} for run in runs]
-    finally:
-        torch.set_num_threads(threads)
 
 
 def compare(task: TaskKind, start: str, seed: int) -> Record:
@@ -220,7 +217,7 @@ def table(records: Sequence[Record]) -> str:
         for verdict in (word for word, holds in judged.items() if holds):
             places[verdict].append(f"{task} ({STARTS[start]})")
     columns = [Column(f"NLL, {who}", digits=3) for who in ("`calibrant.fit`", "plain")]
-    named = {verdict: " and ".join(", ".join(own).rsplit(", ", 1)) or "none" for verdict, own in places.items()}
+    named = {verdict: " and ".join(", ".join(names).rsplit(", ", 1)) or "none" for verdict, names in places.items()}
     return (
         to_markdown(["task", "start", "seeds", *columns, "difference of NLL"], rows)
         + f"\n\nThe NLL of `calibrant.fit` is significantly lower for: {named['lower']}; significantly higher for: "

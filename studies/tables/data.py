@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from calibrant.base.labels import class_columns
-from calibrant.data import LabelledTable, TableEncoder, read_table, train_val_test
+from calibrant.data import TableEncoder, read_columns, train_val_test
 from calibrant.methods import Samples, Task
 from studies.common.records import ClassifierOutput, on_sample
 
@@ -44,7 +44,16 @@ class TableFile:
 
 
 Source = Path | TableFile
-"""A table: its file, with the name of the label column if it cannot be found automatically."""
+"""A table: its file, with the name of the label column if it is none of ``TARGETS``."""
+TARGETS = ("target", "class", "label", "y")
+"""Usual names of the label column, in lower case."""
+
+
+class LabelledTable(NamedTuple):
+    """Named columns and the labels of the rows."""
+
+    columns: dict[str, np.ndarray]
+    labels: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -72,11 +81,11 @@ class Split:
         return np.array([row.tobytes() in known for row in np.ascontiguousarray(self.inputs.numpy())])
 
     def record(
-        self, method: str, found: ClassifierOutput | None, failure: str | None = None, **cost: Any
+        self, method: str, output: ClassifierOutput | None, failure: str | None = None, **cost: Any
     ) -> dict[str, Any]:
         """Return the scores on the test part, as one row of a result file; without predictions they are None."""
         copied = self.copied()
-        scores = dict.fromkeys(SCORES) if found is None else score(found, self.labels, ~copied)
+        scores = dict.fromkeys(SCORES) if output is None else score(output, self.labels, ~copied)
         about = {"table": self.table, "method": method, "seed": self.seed, "copied": float(copied.mean())}
         return {**about, **scores, "failure": failure, **cost}
 
@@ -91,19 +100,19 @@ def find_tables(folder: Path, only: Sequence[str] | None = None) -> dict[str, Pa
     if not folder.is_dir():
         raise FileNotFoundError(f"data must name a folder of tables; got {folder}, which does not exist.")
     files = sorted(p for p in folder.iterdir() if p.name.lower().removesuffix(".gz").endswith(ENDINGS))
-    found: dict[str, Path] = {}
+    tables: dict[str, Path] = {}
     for path in files:
-        if (name := _ENDING.sub("", path.name)) in found:
-            raise ValueError(f"{found[name].name} and {path.name} would both be the table {name!r}; rename one.")
-        found[name] = path
-    if not found:
+        if (name := _ENDING.sub("", path.name)) in tables:
+            raise ValueError(f"{tables[name].name} and {path.name} would both be the table {name!r}; rename one.")
+        tables[name] = path
+    if not tables:
         raise ValueError(
             f"{folder} holds no tables. Give a folder of files whose names end in {', '.join(ENDINGS)}, optionally "
             "with .gz."
         )
-    if unknown := [name for name in only or () if name not in found]:
-        raise ValueError(f"only must name tables in {folder}, among {', '.join(found)}; got {', '.join(unknown)}.")
-    return {name: path for name, path in found.items() if only is None or name in only}
+    if unknown := [name for name in only or () if name not in tables]:
+        raise ValueError(f"only must name tables in {folder}, among {', '.join(tables)}; got {', '.join(unknown)}.")
+    return {name: path for name, path in tables.items() if only is None or name in only}
 
 
 def path_of(source: Source) -> Path:
@@ -118,7 +127,20 @@ def read(source: Source) -> LabelledTable:
 
 @lru_cache(maxsize=2)
 def _read(source: Source, _changed: int) -> LabelledTable:
-    return read_table(path_of(source), target=source.target if isinstance(source, TableFile) else None)
+    columns = read_columns(path_of(source))
+    by_lower = {name.lower(): name for name in columns}
+    usual = next((by_lower[name] for name in TARGETS if name in by_lower), "")
+    target = source.target if isinstance(source, TableFile) else usual
+    if target not in columns:
+        raise ValueError(
+            f"{path_of(source).name} has no column called {target or ', '.join(TARGETS)}; name the one that holds the "
+            f"labels. Its columns are {', '.join(columns)}."
+        )
+    labels = columns.pop(target)
+    if absent := sum(label is None or label != label for label in labels.tolist()):
+        name = path_of(source).name
+        raise ValueError(f"{name}: {absent} of the {len(labels)} labels in {target!r} are missing. Remove these rows.")
+    return LabelledTable(columns, labels)
 
 
 def describe(source: Source) -> dict[str, Any]:
@@ -130,7 +152,7 @@ def describe(source: Source) -> dict[str, Any]:
     named = source.target.encode() if isinstance(source, TableFile) else b""
     digest = hashlib.sha256(path.read_bytes() + named).hexdigest()[:16]
     return {
-        "rows": len(table),
+        "rows": len(table.labels),
         "columns": len(table.columns),
         "classes": len(classes),
         "sha256": digest,
@@ -153,7 +175,11 @@ def prepare(name: str, source: Source, seed: int) -> Split:
 @lru_cache(maxsize=10)
 def _prepare(name: str, source: Source, changed: int, seed: int) -> Split:
     table = _read(source, changed)
-    train, val, test = (table.rows(r) for r in train_val_test(len(table), SIZES, seed=seed, stratify=table.labels))
+    parts = train_val_test(len(table.labels), SIZES, seed=seed, stratify=table.labels)
+    train, val, test = (
+        LabelledTable({name: column[rows] for name, column in table.columns.items()}, table.labels[rows])
+        for rows in parts
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # notes on columns, which every seed would repeat
         encoder = TableEncoder().fit(train.columns)
@@ -190,30 +216,30 @@ def examine(tables: Mapping[str, Source], seeds: Sequence[int]) -> Examined:
 
     The notes are those of the first split; those of other splits differ only in some numbers.
     """
-    found = Examined({}, {}, {})
+    examined = Examined({}, {}, {})
     for name, source in tables.items():
         try:
             description = describe(source)
             splits = [prepare(name, source, seed) for seed in seeds]
         except ValueError as error:
-            found.unsuitable[name] = str(error)
+            examined.unsuitable[name] = str(error)
             continue
-        found.tables[name] = description
+        examined.tables[name] = description
         if splits and splits[0].notes:
-            found.notes[name] = list(splits[0].notes)
-    if not found.tables:
-        raise ValueError(f"{' '.join(found.unsuitable.values())} No table can be used; give others.")
-    return found
+            examined.notes[name] = list(splits[0].notes)
+    if not examined.tables:
+        raise ValueError(f"{' '.join(examined.unsuitable.values())} No table can be used; give others.")
+    return examined
 
 
-def score(found: ClassifierOutput, labels: np.ndarray, new: np.ndarray) -> dict[str, float | None]:
+def score(output: ClassifierOutput, labels: np.ndarray, new: np.ndarray) -> dict[str, float | None]:
     """Return the fields of ``SCORES``; NLL after raising probabilities to ``FLOOR`` and dividing by their sum.
 
     ``new`` marks the rows without a copy in the training rows.
     """
-    values = on_sample(found, labels, least=FLOOR)
-    own = found.probs[np.arange(len(labels)), labels]
-    raised = own.clip(FLOOR) / found.probs.clip(FLOOR).sum(1)
+    values = on_sample(output, labels, least=FLOOR)
+    true_class = output.probs[np.arange(len(labels)), labels]
+    raised = true_class.clip(FLOOR) / output.probs.clip(FLOOR).sum(1)
     values["nll_new"] = -np.log(raised[new]).mean() if new.any() else None
-    values["clipped"] = (own < FLOOR).mean()
+    values["clipped"] = (true_class < FLOOR).mean()
     return {name: None if values[name] is None else float(f"{float(values[name]):.6g}") for name in SCORES}

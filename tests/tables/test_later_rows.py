@@ -49,8 +49,6 @@ def test_groups_of_other_files_may_be_new_or_unknown(files, tmp_path):
     assert "none.csv has no column 'customer'" in note
     (note,) = parts_of(old, groups="customer", val=tmp_path / "none.csv", test=tmp_path / "others.csv").notes
     assert "none.csv has no column 'customer'" in note
-    (note,) = parts_of(old, groups="customer", val=new, test=tmp_path / "others.csv").notes
-    assert "50 of 60 groups ('customer') of the val part" in note
     with pytest.raises(ValueError, match=r"60 of 60 groups .* of the test part"):
         parts_of(old, groups="customer", val=new, test=new)
     with pytest.raises(ValueError, match=r"groups .* of the test part"):  # of the validation file
@@ -74,11 +72,10 @@ def test_the_newest_rows_are_the_test_part(kind, tmp_path):
     source = source.assign(since=written.get(kind, source["since"]))
     (source.to_parquet if kind == "parquet" else source.to_csv)(path, index=False)
     dates = "%d.%m.%Y" if kind == "days first" else ()
-    parts = parts_of(path, time="since", dates=dates, test=0.25, val=0.1, seed=3)
+    parts = parts_of(path, time="since", dates=dates, test=0.25, seed=3)
     assert "since" not in parts.train.columns
     order = np.argsort(days.to_numpy())
     assert set(parts.test.numbers - 1) == set(order[-60:])
-    assert {*(parts.val.numbers - 1), *(parts.aside.numbers - 1)} == set(order[-84:-60])
     start = "25.714" if kind == "numbers" else "2020-06-29"
     assert any(f"the newest 60 rows: from {start}" in note for note in parts.notes)
 
@@ -87,10 +84,6 @@ def test_rows_of_one_time_stay_together(tmp_path):
     churn(240).assign(year=2000 + np.arange(240) // 100).to_csv(tmp_path / "t.csv", index=False)
     for share, rows in ((0.05, 40), (0.2, 40), (0.5, 140), (0.9, 140)):
         assert len(parts_of(tmp_path / "t.csv", time="year", test=share).test) == rows
-    notes = parts_of(tmp_path / "t.csv", time="year", test=0.05).notes
-    assert any(
-        "has 40 rows of 240, not about 12, because rows of one time stay together. Try another" in n for n in notes
-    )
 
 
 def test_training_by_time_needs_no_time_later(quick, files, tmp_path):
