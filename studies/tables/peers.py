@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import re
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -13,7 +12,6 @@ from importlib.metadata import version
 from typing import Any
 
 import numpy as np
-import sklearn
 import torch
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.ensemble import HistGradientBoostingClassifier
@@ -155,23 +153,17 @@ def _peers() -> dict[str, str]:
 PEERS = _peers()
 
 FOLDS = 5
-SINCE = {"temperature": (1, 8)}
-"""The version of scikit-learn that introduced each calibrator."""
 IN_FOLDS = "80 %, of which each network leaves out a fold"
 
 
-def missing_peers(number: str = sklearn.__version__) -> dict[str, str]:
+def missing_peers() -> dict[str, str]:
     """Return the peers that are not installed here, and why; they are not ranked as failures."""
-    here = tuple(int(part) for part in re.findall(r"\d+", number)[:2])
-    reasons = {}
-    for name in PEERS:
-        base, how = base_of(name)
-        since = SINCE.get(how or "", here)
-        if importlib.util.find_spec(base.package) is None:
-            reasons[name] = f"it needs the package {base.package}, which is not installed"
-        elif here < since:
-            reasons[name] = f"it needs scikit-learn {'.'.join(map(str, since))} or later, and this is {number}"
-    return reasons
+    packages = {name: base_of(name)[0].package for name in PEERS}
+    return {
+        name: f"it needs the package {package}, which is not installed"
+        for name, package in packages.items()
+        if importlib.util.find_spec(package) is None
+    }
 
 
 VERSION = "version 1"
