@@ -16,12 +16,16 @@ from studies.tables.compared import Compared, compared, earlier
 from studies.tables.costs import PREDICTED, THREADS, is_cost
 from studies.tables.data import DEVELOPMENT
 from studies.tables.peers import OWN, PEERS, STORIES
-from studies.tables.sheets import Sheet, copy_sheet, cost_sheet, effort_sheet, rank_sheet, rival_sheet, score_sheet
+from studies.tables.sheets import Sheet, copy_sheet, cost_sheet, rank_sheet, rival_sheet, score_sheet
 from studies.tables.targets import cost_targets, score_targets
 
 OVERLAP = (
     "Splits of one table overlap. The variance of a mean over n splits is therefore (1/n + n_test/n_train)·s² instead "
     "of s²/n (Nadeau & Bengio 2003), where n_train counts the training and validation parts."
+)
+TIMES = (
+    "The seconds are those of one run. Several runs were measured at the same time, and our methods were trained as "
+    "populations."
 )
 RIVALS = f"NLL of {OWN} and of the best rival on each table; ratios with 95 % intervals over splits."
 COPIED = (
@@ -96,11 +100,6 @@ def make_report(results: Results) -> Report:
         else:
             report.table(*part)
     report.section("Costs", words.UNEQUAL + words.UNEQUAL_PEERS)
-    report.text(
-        "The seconds below are means over all tables and seeds of a method. Several runs were measured at the same "
-        "time, and our methods were trained as populations."
-    )
-    report.table(*effort_sheet(records, config, methods))
     if DEVELOPMENT.intersection(tables):
         report.section("How the defaults were found", words.DEFAULTS)
     _every_table(report, results, methods)
@@ -112,7 +111,7 @@ def make_report(results: Results) -> Report:
 
 def _every_table(report: Report, results: Results, methods: list[str]) -> None:
     config = results.config
-    report.section("Every table", f"Mean over seeds with its 95 % interval (Student's t). {OVERLAP}")
+    report.section("Every table", f"Mean over seeds with its 95 % interval (Student's t). {OVERLAP}\n\n{TIMES}")
     if unsuitable := config.get("unsuitable"):
         report.text(" ".join(["Left out:", *(f"{name} ({why})" for name, why in unsuitable.items())]))
     scores = [r for r in results.records if not is_cost(r)]

@@ -153,7 +153,6 @@ def _peers() -> dict[str, str]:
 PEERS = _peers()
 
 FOLDS = 5
-IN_FOLDS = "80 %, of which each network leaves out a fold"
 
 
 def missing_peers() -> dict[str, str]:
@@ -185,12 +184,6 @@ def peer_settings(method: str) -> str:
     """Return a peer's settings as text."""
     package_settings = {"sklearn": SETTINGS, "realmlp": REALMLP}.get(method.partition("-")[0], BOOSTING)
     return f"{method}, {package_settings}, cv={FOLDS}"
-
-
-def peer_cost(method: str) -> dict[str, Any]:
-    """Return how many models a peer trains for one classifier, and which labels they learn from."""
-    alone = base_of(method)[1] is None
-    return {"networks": 1 if alone else FOLDS, "labels": "80 %, a tenth of it to stop" if alone else IN_FOLDS}
 
 
 def peer(method: str, labels: np.ndarray, seed: int) -> Any:

@@ -11,7 +11,7 @@ from studies.report import Column, Record, by_seed
 from studies.tables.compared import JUDGED, Compared, lower_on, ratios
 from studies.tables.costs import PREDICTED, costs_of
 from studies.tables.data import DEVELOPMENT
-from studies.tables.peers import FORMER, OWN, PEERS, RIVAL, kind
+from studies.tables.peers import FORMER, OWN, RIVAL, kind
 from studies.tables.ranks import Ranking, values_of
 
 Sheet = tuple[list[Column], list[list[Any]]]
@@ -121,24 +121,6 @@ def cost_sheet(records: list[Record]) -> Sheet:
     for name, total in (("sum", np.sum), ("largest", np.max)):
         rows.append([name, *map(float, total(numbers, axis=0))])
     return columns, rows
-
-
-def effort_sheet(records: list[Record], config: dict[str, Any], methods: list[str]) -> Sheet:
-    """Return models, labels, and seconds on each device that a method ran on."""
-    runs: dict[tuple[str, str], list[float]] = {}
-    for record in records:
-        if record["seconds"] is not None:
-            default = "cpu" if record["method"] in PEERS else config.get("device", "unknown")
-            device = record.get("device") or default  # older records of other libraries do not name it
-            runs.setdefault((record["method"], device), []).append(record["seconds"])
-    devices = list(dict.fromkeys(device for _, device in runs))
-    rows: list[list[Any]] = []
-    for method in methods:
-        effort = config.get("costs", {}).get(method, {})
-        seconds = [float(np.mean(runs[method, d])) if (method, d) in runs else None for d in devices]
-        rows.append([method, effort.get("networks"), effort.get("labels"), *seconds])
-    head = [Column("method"), Column("models"), Column("labels")]
-    return [*head, *(Column(f"seconds per run, {d}", digits=1) for d in devices)], rows
 
 
 def score_sheet(records: list[Record], table: str, methods: list[str], overlap: float) -> Sheet:
