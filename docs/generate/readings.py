@@ -8,13 +8,13 @@ from typing import Any
 import pandas as pd
 
 from calibrant.metrics import Estimate, paired_difference
-from docs.generate.stored import bullets, stored, with_digits, words
+from docs.generate.stored import bullets, stored, words
 from studies.common.verdicts import difference, mean
 from studies.meta_reg.data import DATASETS
 from studies.meta_reg.groups import times
 from studies.meta_reg.paper import printed
 from studies.meta_reg.readings import READINGS
-from studies.report import to_markdown
+from studies.report import to_markdown, with_digits
 
 DATASET = "cifar10"
 PRINTED = {"flg-sece": 1, "flg-dece": 1, "flg": 2, "ce-dece": 1, "ce-sece": 1, "ce": 1, "focal": 1}

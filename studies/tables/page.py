@@ -11,7 +11,7 @@ import pandas as pd
 from calibrant.methods import METHODS
 from studies.common import words
 from studies.common.shared import count, failures, foot
-from studies.report import Column, Record, Report, Results, Verdict, to_markdown
+from studies.report import Record, Report, Results, Verdict, to_markdown
 from studies.tables.compared import Compared, compared, earlier
 from studies.tables.costs import PREDICTED, THREADS, is_cost
 from studies.tables.data import DEVELOPMENT
@@ -61,8 +61,7 @@ def summary(results: Results) -> list[str | Sheet]:
         parts.append(f"The costs of {OWN} were measured with an earlier version of the code on {', '.join(tables)}.")
     for what, verdicts in targets(results).items():
         rows = [[v.statement, v.shown, v.word, v.note] for v in verdicts if v.holds is not None]
-        columns = [Column(name) for name in (what, "measured", "verdict", "95 % interval, and details")]
-        parts += [(columns, rows)] if rows else []
+        parts += [([what, "measured", "verdict", "95 % interval, and details"], rows)] if rows else []
     return parts
 
 
@@ -130,7 +129,7 @@ def _methods(report: Report, config: dict[str, Any], methods: list[str]) -> None
     stories = {name: entry.summary for name, entry in METHODS.items()} | STORIES | PEERS
     made_by = config.get("made_by", {})
     rows = [[m, stories.get(m), config["methods"][m], made_by.get(m)] for m in methods]
-    report.table([Column(name) for name in ("method", "what it is", "settings", "made by")], rows)
+    report.table(["method", "what it is", "settings", "made by"], rows)
 
 
 def _missing_or_old(scores: Compared, config: dict[str, Any]) -> list[str]:

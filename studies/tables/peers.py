@@ -21,7 +21,7 @@ from sklearn.neural_network import MLPClassifier
 
 from calibrant.estimators import CrossCalibrated
 from calibrant.report import versions
-from studies.common.records import ClassifierOutput
+from studies.common.records import output_of
 from studies.tables.data import Source, Split, prepare
 
 SETTINGS: dict[str, Any] = {"hidden_layer_sizes": (64, 64), "early_stopping": True, "max_iter": 1000}
@@ -220,8 +220,9 @@ def _record(split: Split, method: str) -> dict[str, Any]:
     except ValueError as error:  # a class too small for its folds
         return split.record(method, None, " ".join(str(error).split()), seconds=None)
     seconds = time.perf_counter() - begin
-    output = ClassifierOutput(probs.astype(np.float64), probs.argmax(1), probs.max(1).astype(np.float64))
-    return split.record(method, output, seconds=round(seconds, 3), device=device_of(base_of(method)[0]))
+    return split.record(
+        method, output_of(probs.astype(np.float64)), seconds=round(seconds, 3), device=device_of(base_of(method)[0])
+    )
 
 
 OWN = "self-calibrated"
