@@ -148,7 +148,7 @@ def population(members: int = 32, repeats: int = 5) -> list[Record]:
 
 def memory() -> list[Record]:
     """Measure peak memory beyond the start, T = 100, n = 5,000, MLP 20-256-256-5, each in a separate process."""
-    peaks = {kind: _peak_in_process(kind) for kind in ("plain", "checkpoints", "states", "graphs", "torchopt")}
+    peaks = {kind: _peak_in_process(kind) for kind in ("plain", "checkpoints", "graphs", "torchopt")}
     peaks |= {f"{kind}, {RETURNED}": _peak_in_process(kind, returned=True) for kind in ("plain", "checkpoints")}
     return [
         record(
