@@ -8,7 +8,7 @@ from pathlib import Path
 
 from calibrant.metrics import Estimate, excludes_zero, mean_interval, paired_difference
 from calibrant.report import format_number
-from docs.generate.stored import RESULTS, bullets, save_png, stored, with_digits, words
+from docs.generate.stored import RESULTS, bullets, save_png, stored, words
 from studies.bo4sc import figures
 from studies.bo4sc.claims import claims, values_of
 from studies.bo4sc.figures import WEIGHTS_SET
@@ -18,7 +18,7 @@ from studies.bo4sc.targets import OWN, self_calibrated_targets, verdicts
 from studies.common.synthetic import POOLED
 from studies.common.verdicts import HEADINGS, Records, datasets, difference, mean, methods, pivot, targets_table
 from studies.common.words import LEFT_OPEN
-from studies.report import by_seed, to_markdown
+from studies.report import by_seed, to_markdown, with_digits
 
 TITLES = {
     "ece10": "Expected calibration error, 10 bins. The last row is the exact posterior's on the same samples:",
