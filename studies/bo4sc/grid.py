@@ -63,11 +63,7 @@ def plan(
     ] = None,
     sets: Sets = None,
     criterion: Annotated[
-        str,
-        Option(
-            "Score that the chosen setting minimises, on points that do not move the weights.",
-            choices=CRITERIA,
-        ),
+        str, Option("Score to minimise, on points that do not move the weights.", choices=CRITERIA)
     ] = "bce",
     seeds: Annotated[int, Option("Number of seeds, starting at 10,000.", least=1)] = 3,
     device: Device = "auto",

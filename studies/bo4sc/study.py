@@ -34,11 +34,7 @@ def plan(
     device: Device = "auto",
     settings: Annotated[
         str | Path | None,
-        Option(
-            "settings.json of `python -m studies sweep bo4sc`; default: those of the paper's sets. If the file lacks "
-            "some sets, choose the others with --sets.",
-            exists=True,
-        ),
+        Option("settings.json of `python -m studies sweep bo4sc`; default: those of the paper's sets.", exists=True),
     ] = None,
     first_seed: FirstSeed = 0,
     methods: Methods = None,

@@ -24,20 +24,7 @@ EIGHTH = "#8C564B"
 LEVEL = 0.95
 BANDED = 20
 """Up to this number of bins, diagrams have the range of a calibrated model."""
-COLOURS = (
-    "Orange: confidence above accuracy. Hatched red: accuracy above confidence. Black bars: where 95 % of the "
-    "accuracies of a calibrated model would lie. Of the last seed that all methods have."
-)
-CURVES = (
-    "error and ECE (15 bins) of the test images as fractions, and γ over the test images, by epoch. Means over seeds, "
-    "of the current weights. recommended and methods with a temperature are left out: their confidences are ready only "
-    "at the end."
-)
-SWEEP = (
-    "ECE and MCE as fractions by number of bins, means over seeds. Thin dotted lines are noise floors: the score of a "
-    "calibrated model with the same confidences."
-)
-"""The captions of Figures 2, 3 and 5."""
+COLOURS = "Orange: confidence above accuracy. Hatched red: accuracy above confidence. Bars: a calibrated model's range."
 
 
 def drawn(group: RunGroup) -> Iterator[tuple[int, Any, str]]:
@@ -45,10 +32,10 @@ def drawn(group: RunGroup) -> Iterator[tuple[int, Any, str]]:
     import matplotlib.pyplot as plt
 
     figures: dict[int, tuple[Callable[[RunGroup], Any], str]] = {
-        2: (partial(reliability, bins=(15,)), f"reliability diagrams, 15 bins of equal width. {COLOURS}"),
-        3: (curves, CURVES),
-        4: (partial(reliability, bins=(20, 50, 100)), "the same with 20, 50 and 100 bins of equal width (rows)."),
-        5: (bin_sweep, SWEEP),
+        2: (partial(reliability, bins=(15,)), f"reliability diagrams of the last common seed, 15 bins. {COLOURS}"),
+        3: (curves, "test error, ECE and γ by epoch, means over seeds; without maps that are fitted at the end."),
+        4: (partial(reliability, bins=(20, 50, 100)), "the same with 20, 50 and 100 bins (rows)."),
+        5: (bin_sweep, "ECE and MCE by number of bins, means over seeds. Thin dotted lines are noise floors."),
     }
     for number, (draw, caption) in figures.items():
         if shown(group) and (figure := draw(group)) is not None:
