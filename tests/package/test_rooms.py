@@ -46,7 +46,7 @@ CEILINGS = {
     "integrations": 250,
     "losses": 500,
     "methods": 3_800,
-    "metrics": 1_550,
+    "metrics": 1_500,
     "models": 1_200,
     "plots": 700,
     "pool": 950,
