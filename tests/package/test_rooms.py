@@ -47,7 +47,7 @@ CEILINGS = {
     "losses": 500,
     "methods": 3_800,
     "metrics": 1_500,
-    "models": 1_200,
+    "models": 1_250,
     "plots": 700,
     "pool": 950,
     "posthoc": 1_300,
