@@ -145,7 +145,7 @@ class MeanOn:
     function: Callable[[Tensor, Tensor], Tensor]
 
     def __call__(self, run: Run) -> Tensor:
-        problem, state = run.problem, run.state
+        problem, state = run.problem, run.live_state
         assert isinstance(problem, Bilevel)
         net = problem.view.bind(state.params, state.buffers, train=False, autocast=problem.autocast)
         with torch.no_grad():

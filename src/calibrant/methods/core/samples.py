@@ -250,7 +250,7 @@ class Loaded(Samples):
     settings: dict[str, Any] = field(default_factory=dict)
     """Further arguments of the stream: device, precision, form of the batches, classes."""
     memory: list[tuple[Any, Tensor]] | None = field(default=None, compare=False, repr=False)
-    """All batches, once they have been read; None if each pass reads the loader."""
+    """All batches on the CPU, once they have been read; None if each pass reads the loader."""
 
     @property
     def loaded(self) -> bool:
@@ -285,14 +285,16 @@ class Loaded(Samples):
 
     def pieces(self) -> Iterator[tuple[Any, Tensor]]:
         if self.memory:
-            yield from self.memory
+            device = self.labels.device
+            for pair in self.memory:
+                yield map_tensors(lambda t: t.to(device, non_blocking=True), pair)
             return
         stream, read, size = self._stream(0), [], 0
         for step in range(stream.batches):
             batch = stream.batch(step)
             stream.release(step + 1)
             if self.memory is not None and size <= KEPT:
-                copied = map_tensors(torch.clone, (batch.inputs, batch.targets))  # a loader may reuse its memory
+                copied = map_tensors(_kept, (batch.inputs, batch.targets))
                 size += sum(t.nbytes for t in tensors_of(copied))
                 read.append(copied)
             yield batch.inputs, batch.targets
@@ -323,6 +325,11 @@ class Loaded(Samples):
             settings = settings | {"batch_format": form, "batches": loader.length}
             seed, loader = loader.seed, loader.loader
         return LoaderStream(loader, **({"seed": seed, "hyper": hyper} | settings))
+
+
+def _kept(tensor: Tensor) -> Tensor:
+    """A copy on the CPU, since a loader may reuse its memory; from a GPU it is pinned, so that it is back fast."""
+    return tensor.cpu().pin_memory() if tensor.is_cuda else tensor.clone()
 
 
 def as_part(data: Any, model: nn.Module, labels: str | None = None, name: str = "train") -> Samples:
