@@ -289,10 +289,11 @@ def test_a_resumed_run_gives_the_same_bits(compile, tmp_path):
         x, y = torch.randn(50, 6).cuda(), torch.randint(0, 3, (50,)).cuda()
         one = Bilevel(net, train=(x, y), batch_size=16)
         settings |= {"hypergradient": Plain(2), "inner_optimizer": AdamW(0.01), "compile": compile}
-        return solve(one, outer_steps=steps, **settings)
+        return solve(one, outer_steps=steps, callbacks=[Checkpoint(tmp_path / "run", every=30)], **settings)
 
-    trained(30, callbacks=[Checkpoint(tmp_path / "run", every=30)])
-    resumed, whole = trained(60, resume=tmp_path / "run"), trained(60)
+    whole = trained(60)
+    trained(30)
+    resumed = trained(60, resume=tmp_path / "run")
     assert torch.equal(resumed.params, whole.params)
     assert all(torch.equal(resumed.buffers[name], value) for name, value in whole.buffers.items())
 
