@@ -25,6 +25,7 @@ from calibrant import metrics
 from calibrant.methods.fit.fit import fit
 from calibrant.posthoc import make_calibrator
 from studies import script
+from studies.common.runs import threads_limited_to
 from studies.network_tasks import TASKS, Splits, TaskKind, classes_of
 from studies.report import Column, Record, to_markdown
 
@@ -47,12 +48,8 @@ TARGET = 0.01
 
 def measure(runs: Sequence[script.Run]) -> list[Record]:
     """Return the records of comparisons. Time is CPU time on one thread, which other processes hardly affect."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with threads_limited_to(1):
         return [{**run, **compare(TASKS[run["task"]], run["start"], run["seed"])} for run in runs]
-    finally:
-        torch.set_num_threads(threads)
 
 
 def compare(task: TaskKind, start: str, seed: int) -> Record:

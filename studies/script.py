@@ -12,7 +12,7 @@ from joblib import Parallel, delayed
 
 from calibrant.base.words import count
 from calibrant.report import machine, versions
-from studies.common.shared import made
+from studies.common.shared import in_order, made
 from studies.report import Record, Results, read_results, write_results
 
 Run = Mapping[str, Any]
@@ -51,8 +51,8 @@ def run_missing(
     path: Path = chosen.out
     stored = read_results(path) if path.exists() else Results({"experiment": experiment}, versions(), [])
     records = list(stored.records)
-    known = {tuple(record[name] for name in order) for record in records}
-    missing = [[run for run in group if tuple(run[name] for name in order) not in known] for group in groups]
+    stored_runs = {tuple(record[name] for name in order) for record in records}
+    missing = [[run for run in group if tuple(run[name] for name in order) not in stored_runs] for group in groups]
     number = sum(map(len, missing))
     print(f"{count(number, 'run')} to do; {len(records):,} in {path}.", file=sys.stderr)
     if chosen.dry_run:
@@ -66,12 +66,8 @@ def run_missing(
     if path.exists():
         config["other_runs"] = [*config.get("other_runs", []), {**origin, "versions": versions()}]
 
-    def place(record: Record) -> tuple[Any, ...]:
-        values = [(known, record[name]) for name, known in order.items()]
-        return tuple(v if known is None else list(known).index(v) if v in known else len(known) for known, v in values)
-
     calls = (delayed(measure)(group) for group in missing if group)
     for measured in Parallel(n_jobs=chosen.jobs, return_as="generator_unordered")(calls):
-        records = sorted([*records, *({**record, "code": VERSION} for record in measured)], key=place)
+        records = in_order([*records, *({**record, "code": VERSION} for record in measured)], order)
         write_results(path, config, records, stored.versions)
     return records

@@ -12,9 +12,9 @@ from studies.common.synthetic import POOLED
 from studies.common.verdicts import POSTERIOR, Records, datasets, difference, methods, pivot
 from studies.label_noise import JUDGED as SETS
 from studies.report import by_seed, to_markdown
-from studies.tables.compared import JUDGED
 from studies.tables.peers import CROSSED, OURS, OWN
 from studies.tables.ranks import Ranking
+from studies.tables.sheets import rank_columns
 from studies.tables.targets import interval
 
 BEST = 3
@@ -32,7 +32,7 @@ MEANING = paragraph(
 
 def on_tables() -> str:
     """Mean ranks of our classifiers and of the best rivals, and the sizes that ranks do not show."""
-    columns = rank_columns()
+    columns = rank_columns(tables.on_tables(), ", all {n}", ", {n} untried")
     everywhere = next(iter(columns.values()))
     shown = {OWN, CROSSED}.union(*([m for m in each.mean_ranks if m not in OURS][:BEST] for each in columns.values()))
     rows = [
@@ -60,36 +60,16 @@ def on_tables() -> str:
                 f"Column by column, `{OWN}` differs significantly from {words([str(n) for n, _ in different])} of "
                 f"{max(n for _, n in different)} rivals. Its NLL is {min(ratios):.2f} to {max(ratios):.2f} times that "
                 f"of the best rival of each table, and above it on {sum(r > 1 for r in ratios)} of {len(ratios)} "
-                f"tables. {_tables_page()}"
+                "tables. [All rows and targets](docs/reproducing.md#twenty-tables)."
             ),
         ]
     )
-
-
-def rank_columns() -> dict[str, Ranking]:
-    """The columns: each metric on all tables, and on those that no setting was tried on."""
-    found = tables.on_tables()
-    parts = {"all {n}": found} | ({"{n} untried": others} if (others := found.untried()) else {})
-    ranked = {which: part.rankings() for which, part in parts.items()}
-    return {
-        f"{name}, {which.format(n=len(each[metric].tables))}": each[metric]
-        for metric, name in JUDGED.items()
-        for which, each in ranked.items()
-    }
 
 
 def _rank(each: Ranking, method: str) -> str:
     column = each.ranks[:, each.methods.index(method)]
     low, high = interval(column, np.mean)
     return f"{column.mean():.1f} [{low:.1f}, {high:.1f}]"
-
-
-def _tables_page() -> str:
-    """The page with all rows, and the libraries that only this page compares."""
-    page, missing = "[All rows and targets](docs/reproducing.md#twenty-tables)", list(tables.unranked())
-    if not missing:
-        return f"{page}."
-    return f"{page}, also for {words(missing)}, which {'lack' if len(missing) > 1 else 'lacks'} some splits."
 
 
 def results() -> str:

@@ -13,7 +13,7 @@ from studies.label_noise import JUDGED as SETS
 from studies.label_noise import noise_targets
 from studies.tables.compared import JUDGED, Compared, compared
 from studies.tables.page import to_terminal
-from studies.tables.peers import OURS, OWN, base_of
+from studies.tables.peers import OURS, OWN
 from studies.tables.ranks import Ranking, against
 
 RIVALS = ("standard-stopped", "temperature-stopped", "ensemble", "bo4sc")
@@ -24,20 +24,21 @@ LEVEL = 0.05
 def noise_sentences() -> list[str]:
     """On how many sets `self-calibrated` is significantly better, rival by rival."""
     results = stored("bo4sc-noise")
-    found: dict[str, list[str]] = {}
+    rates_by_finding: dict[str, list[str]] = {}
     for rate in filter(None, results.config["rates"]):
-        own = [r for r in results.records if r["rate"] == rate]
-        numbers = {f"`{rival}`": _better(own, rival) for rival in RIVALS}
+        at_rate = [r for r in results.records if r["rate"] == rate]
+        numbers = {f"`{rival}`": _better(at_rate, rival) for rival in RIVALS}
         than = [words([r for r, n in numbers.items() if n == k]) + f" on {k}" for k in sorted(set(numbers.values()))]
-        found.setdefault(f"{', than '.join(than)} of {len(datasets(own))} sets", []).append(f"{100 * rate:g} %")
+        finding = f"{', than '.join(than)} of {len(datasets(at_rate))} sets"
+        rates_by_finding.setdefault(finding, []).append(f"{100 * rate:g} %")
     better = "of the training labels flipped, `self-calibrated` has a significantly lower NLL than"
-    told = [f"With {words(rates)} {better} {than}." for than, rates in found.items()]
-    return [*told, *_pooled()]
+    sentences = [f"With {words(rates)} {better} {than}." for than, rates in rates_by_finding.items()]
+    return [*sentences, *_pooled()]
 
 
 def _pooled() -> list[str]:
     """Whether the pool meets its target, where its runs are stored and decide it."""
-    told: dict[str, list[str]] = {}
+    seeds_by_finding: dict[str, list[str]] = {}
     for name, which in (
         ("bo4sc-noise", "seeds"),
         ("bo4sc-noise-more-seeds", "seeds that were not used in development"),
@@ -46,12 +47,12 @@ def _pooled() -> list[str]:
         judged = [v for v in noise_targets(results.records) if v.statement.startswith(POOLED)]
         if judged and judged[0].holds is not None:
             above = "nowhere" if judged[0].holds else f"({judged[0].note})"
-            told.setdefault(above, []).append(f"with {_number_of_seeds(results.records)} {which}")
+            seeds_by_finding.setdefault(above, []).append(f"with {_number_of_seeds(results.records)} {which}")
     return [
         f"With clean and with flipped labels, the NLL of `{POOLED}`, the default of `SelfCalibratedClassifier`, is "
         f"{above} significantly above the better of `bo4sc`'s and `standard-stopped`'s on {words(SETS)}, "
         f"{words(where)}."
-        for above, where in told.items()
+        for above, where in seeds_by_finding.items()
     ]
 
 
@@ -78,60 +79,31 @@ def tables() -> str:
 
 def rank_sentences() -> list[str]:
     """Mean ranks and tests on all tables, and on those that no setting was tried on."""
-    found = on_tables()
-    told = [_in_words(found.rankings(), "On all {n} tables")]
-    if others := found.untried():
-        told.append(_in_words(others.rankings(), "On the {n} tables on which no setting was tried"))
-    return told
+    scores = on_tables()
+    sentences = [_in_words(scores.rankings(), "On all {n} tables")]
+    if others := scores.untried():
+        sentences.append(_in_words(others.rankings(), "On the {n} tables on which no setting was tried"))
+    return sentences
 
 
-def unranked() -> dict[str, list[str]]:
-    """Methods that lack splits, and so are not ranked, by library."""
-    found = on_tables()
-    libraries: dict[str, list[str]] = {}
-    for name in (*found.partial, *found.absent()):
-        if name not in OURS:
-            libraries.setdefault(base_of(name)[0].what, []).append(name)
-    return libraries
-
-
-def unranked_sentences() -> list[str]:
-    """One comparison for each library that lacks splits."""
-    found = on_tables()
-    return [_unranked(found, library, rows) for library, rows in unranked().items()]
-
-
-def _unranked(found: Compared, library: str, rows: list[str]) -> str:
-    """Compare with a library that lacks splits, on the tables that it has."""
-    each = found.with_partial(rows, "nll")
-    if not each.tables:
-        return f"{library} is not ranked: it was not measured on every split of any table."
-    means = each.mean_ranks
-    best = min(rows, key=means.__getitem__)
-    return (
-        f"{library} has every split of only {len(each.tables)} tables and is not ranked. On those, the mean rank in "
-        f"NLL of `{OWN}` is {means[OWN]:.2f}, that of `{best}` {means[best]:.2f}."
-    )
-
-
-def _in_words(found: dict[str, Ranking], where: str) -> str:
-    told = []
-    for metric, each in found.items():
+def _in_words(rankings: dict[str, Ranking], where: str) -> str:
+    parts = []
+    for metric, each in rankings.items():
         means = each.mean_ranks
         rival = min((m for m in means if m not in OURS), key=means.__getitem__)
         different, tested = tests(each)
-        told.append(
+        parts.append(
             f"{means[OWN]:.2f} in {JUDGED[metric]} (best rival: `{rival}`, {means[rival]:.2f}; significantly different "
             f"from {different} of {tested} rivals)"
         )
-    number = len(found["nll"].tables)
-    return f"{where.format(n=number)}, the mean rank of `{OWN}` is {' and '.join(told)}."
+    tables = len(rankings["nll"].tables)
+    return f"{where.format(n=tables)}, the mean rank of `{OWN}` is {' and '.join(parts)}."
 
 
 def tests(each: Ranking) -> tuple[int, int]:
     """From how many rivals `self-calibrated` differs significantly, and how many were tested."""
-    found = [p for m, p in against(each, OWN).items() if p is not None and m not in OURS]
-    return sum(p < LEVEL for p in found), len(found)
+    p_values = [p for method, p in against(each, OWN).items() if p is not None and method not in OURS]
+    return sum(p < LEVEL for p in p_values), len(p_values)
 
 
 def speed() -> str:
@@ -141,6 +113,6 @@ def speed() -> str:
 
 SECTIONS = {
     "noise-sentences": lambda: bullets(noise_sentences()),
-    "tables": lambda: tables() + "\n\n" + bullets([*rank_sentences(), *unranked_sentences()]),
+    "tables": lambda: tables() + "\n\n" + bullets(rank_sentences()),
     "bench": speed,
 }

@@ -16,7 +16,6 @@ from studies.report import read_results, write_results
 
 GROUPS = (
     "classifiers",
-    "defaults",
     "engine",
     "gpu",
     "large",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 
 class Command(NamedTuple):
@@ -21,19 +20,10 @@ COMMANDS = {
     "sweep meta-reg": Command("meta-reg", "studies.meta_reg.search"),
     "ablate bo4sc": Command("bo4sc-ablation", "studies.bo4sc.ablation"),
     "ablate meta-reg": Command("meta-reg", "studies.meta_reg.study", "ABLATION_STUDY"),
-    "ablate tables": Command("tables-ablation", "studies.tables.ablation"),
     "bench tables": Command("tables", "studies.tables.study"),
 }
 
 
-def experiment_of(config: Mapping[str, Any]) -> str | None:
-    """The experiment of a result file, by its config, or None. Old files of `bench tables` do not name it."""
-    if "experiment" not in config and {"split", "nll_floor"} <= config.keys():
-        return "tables"
-    name = config.get("experiment")
-    return name if name in [command.experiment for command in COMMANDS.values()] else None
-
-
-def command_of(experiment: str) -> str:
-    """The command that writes the results of an experiment."""
-    return "python -m studies " + next(name for name, command in COMMANDS.items() if command.experiment == experiment)
+def command_of(experiment: object) -> str | None:
+    """The command that writes the results of an experiment; None for a name that is not an experiment's."""
+    return next((f"python -m studies {name}" for name, own in COMMANDS.items() if own.experiment == experiment), None)

@@ -7,8 +7,7 @@ adds the records to the store, so they are on disk when the job ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
 
 from joblib import Parallel, delayed, effective_n_jobs
 from joblib.parallel import get_active_backend
@@ -39,23 +38,23 @@ def run_jobs(
     then runs ``beside`` after ``here``.
     """
     with StudyProgress(missing) as progress:
-        running = _in_workers(store, beside, workers) if beside else iter(())
+        running = _in_workers(store, beside, workers) if beside else ()
         work(store, here)
-        for found in running:
+        for records in running:
             # A worker on another machine may not reach the folder of the store.
-            store.add({key: record for key, record in found.items() if not store.has(key)})
-            progress.finish(found)
+            store.add({key: record for key, record in records.items() if not store.has(key)})
+            progress.finish(records)
 
 
 def work(store: Store, jobs: Sequence[Job]) -> dict[Key, Record]:
     """Run jobs one after the other; store the records of each job before the next one starts."""
     every: dict[Key, Record] = {}
     for job in jobs:
-        found = job()
-        store.add(found)
+        records = job()
+        store.add(records)
         if StudyProgress.active is not None:
-            StudyProgress.active.finish(found)
-        every |= found
+            StudyProgress.active.finish(records)
+        every |= records
     return every
 
 
@@ -64,20 +63,13 @@ def ambient_workers() -> int:
     return int(effective_n_jobs(None))
 
 
-def _in_workers(store: Store, lists: Sequence[Sequence[Job]], workers: int | None) -> Iterator[dict[Key, Record]]:
+def _in_workers(store: Store, lists: Sequence[Sequence[Job]], workers: int | None) -> Iterable[dict[Key, Record]]:
     if effective_n_jobs(workers) > 1:
         refuse_threads()
-    calls = [delayed(work)(store, jobs) for jobs in lists]
-    settings: dict[str, Any] = {"n_jobs": workers, "batch_size": 1, "pre_dispatch": "all"}
-    if get_active_backend()[0].supports_return_generator:
-        found: Iterator[dict[Key, Record]] = Parallel(**settings, return_as="generator_unordered")(calls)
-        return found
-    return _in_slices(calls, settings)
-
-
-def _in_slices(calls: Sequence[Any], settings: dict[str, Any]) -> Iterator[dict[Key, Record]]:
-    """For backends that return all results at the end, such as Ray: submit one job per worker at a time."""
-    with Parallel(**settings) as parallel:
-        size = max(1, int(effective_n_jobs(settings["n_jobs"])))
-        for start in range(0, len(calls), size):
-            yield from parallel(calls[start : start + size])
+    # Other backends, such as Ray, return all results at the end.
+    unordered = get_active_backend()[0].supports_return_generator
+    parallel = Parallel(
+        n_jobs=workers, batch_size=1, pre_dispatch="all", return_as="generator_unordered" if unordered else "list"
+    )
+    records: Iterable[dict[Key, Record]] = parallel(delayed(work)(store, jobs) for jobs in lists)
+    return records

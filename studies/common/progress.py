@@ -14,7 +14,10 @@ from studies.common.keys import Key
 BETWEEN_LINES = 10.0
 """Seconds between two lines."""
 SETTLED = 60.0
-"""Until so many seconds have passed, the time left is told only if a few per cent of the work are done."""
+"""Until so many seconds have passed, the time left is told only if a tenth of the work is done.
+
+The first runs also load libraries and record their steps, so an estimate from them alone is too long.
+"""
 COSTS = {"ensemble": 3, "bo4sc": 8, "self-calibrated": 40, "self-calibrated-pool": 60}
 """Rough times of a run of these methods relative to the other methods of the same study, on a processor."""
 
@@ -67,7 +70,7 @@ class StudyProgress(Callback):
         names = list(dict.fromkeys(name_in(key) for key in self.costs if key in self.left & self.current))
         text = f"{len(self.costs) - len(self.left)} of {count(len(self.costs), 'run')} finished"
         elapsed = time.perf_counter() - self._begin
-        if self.done > (0.02 if elapsed < SETTLED else 0.0):
+        if self.done > (0.1 if elapsed < SETTLED else 0.0):
             text += f", about {duration(elapsed * (1 - self.done) / self.done)} left"
         return f"{text}; now {names[0]}{' and others' if names[1:] else ''}" if names else text
 

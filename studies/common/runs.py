@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -106,11 +106,11 @@ def populations(
     Runs of a group have the same structure and the same value of ``together``. A calibrator joins the group of the
     network that it calibrates.
     """
-    found: dict[tuple[Hashable, ...], list[Planned]] = {}
+    groups: dict[tuple[Hashable, ...], list[Planned]] = {}
     for key, method in planned:
         trained = method.base if isinstance(method, Calibrated) else method
-        found.setdefault((together(key), *trained.structure()), []).append((key, method))
-    return {shared: tuple(own) for shared, own in found.items()}
+        groups.setdefault((together(key), *trained.structure()), []).append((key, method))
+    return {shared: tuple(runs) for shared, runs in groups.items()}
 
 
 def run_all(
@@ -157,21 +157,25 @@ def warm_up(device: str | None) -> None:
 FEW = 4
 
 
-@contextmanager
-def few_threads() -> Iterator[None]:
+def few_threads() -> AbstractContextManager[None]:
     """Limit the number of threads: measuring works on small arrays, for which many threads are slower.
 
     On a machine with a GPU, usually three processes measure at the same time, so each gets a third of the cores.
     """
-    cores = os.cpu_count() or 1
-    threads = torch.get_num_threads()  # joblib limits the threads of its workers
-    few = min(FEW, threads, max(1, cores // (3 if torch.cuda.is_available() else 1)))
-    torch.set_num_threads(few)
+    cores = (os.cpu_count() or 1) // (3 if torch.cuda.is_available() else 1)
+    return threads_limited_to(min(FEW, torch.get_num_threads(), max(1, cores)))  # joblib limits those of its workers
+
+
+@contextmanager
+def threads_limited_to(number: int) -> Iterator[None]:
+    """Compute with this number of threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
     try:
-        with threadpool_limits(few):
+        with threadpool_limits(number):
             yield
     finally:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(before)
 
 
 def progress(description: str) -> list[Callback]:

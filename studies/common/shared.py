@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from calibrant.base.words import count as count  # studies import it from here
-from studies.report import Report, Results, Table, Verdict, command, provenance, to_markdown
+from studies.report import Record, Report, Results, Table, Verdict, command, provenance, to_markdown
 from studies.sets import FITTED_SETS, SETS
 
 SEEDS, QUICK_SEEDS = 20, 3
@@ -44,6 +44,25 @@ def settings_of(records: Sequence[Mapping[str, Any]]) -> dict[str, str | dict[st
     for record in records:
         settings.setdefault(record["method"], {})[record["dataset"]] = record["settings"]
     return {name: next(iter(own.values())) if len(set(own.values())) == 1 else own for name, own in settings.items()}
+
+
+def in_order(records: Iterable[Record], order: Mapping[str, Iterable[Any] | None]) -> list[Record]:
+    """Sort records by some fields, each with its values in order, or None for the order of numbers and texts.
+
+    Unknown values come last, and records without a field first.
+    """
+    places = {
+        name: None if values is None else {value: place for place, value in enumerate(values)}
+        for name, values in order.items()
+    }
+
+    def place(record: Record, name: str) -> tuple[Any, ...]:
+        places_of_field, value = places[name], record.get(name, 0)
+        if places_of_field is None:
+            return (value,)
+        return (False, places_of_field[value]) if value in places_of_field else (True, str(value))
+
+    return sorted(records, key=lambda record: [place(record, name) for name in places])
 
 
 def made() -> dict[str, str]:

@@ -76,7 +76,6 @@ class Store:
     ----------
     path : the file itself, or the folder that holds it
     device : the device that added records name
-    read_only : ignore what is added
 
     A long experiment can run in any number of processes::
 
@@ -84,10 +83,10 @@ class Store:
             store.add({key: train(key, store.checkpoint(key))})
     """
 
-    def __init__(self, path: str | Path, *, device: str = "cpu", read_only: bool = False) -> None:
+    def __init__(self, path: str | Path, *, device: str = "cpu") -> None:
         path = Path(path)
         self.path = path if path.suffix == ".jsonl" else path / FILE
-        self.folder, self.device, self.read_only = self.path.parent, device, read_only
+        self.folder, self.device = self.path.parent, device
         self.command = ""
         """The id of the command that adds records, set by `begin`."""
         self._clear()
@@ -229,7 +228,7 @@ class Store:
 
     def _append(self, lines: Sequence[Line], *, unless: Callable[[], bool] = lambda: False) -> bool:
         """Add lines, except if ``unless`` is true of the lines so far; returns whether they were added."""
-        if not lines or self.read_only:
+        if not lines:
             return False
         first = {**lines[0], "together": len(lines)} if len(lines) > 1 else lines[0]
         texts = (json.dumps(as_json(line), allow_nan=False, separators=(",", ":")) for line in (first, *lines[1:]))

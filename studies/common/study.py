@@ -18,11 +18,11 @@ from calibrant.base.atomic_write import usable_folder
 from calibrant.base.locks import lock
 from calibrant.base.words import count
 from calibrant.report import as_json
-from studies.common.commands import command_of, experiment_of
+from studies.common.commands import command_of
 from studies.common.dry_run import list_runs
 from studies.common.keys import Key
 from studies.common.options import DryRun, Export, Fresh, Out, Sources
-from studies.common.shared import made
+from studies.common.shared import in_order, made
 from studies.common.store import Line, Store, combined
 from studies.report import Record, Report, Results, read_results, write_results
 
@@ -109,7 +109,7 @@ class Study:
             plan = self.plan(**options | ({"download": False} if "download" in options else {}))
             folder = self._folder(out, plan)
             stored = [] if fresh else self.read(paths).records if paths else self.stored(folder)
-            return list_runs(plan.keys, stored, self.name, self.axes)
+            return list_runs(plan.keys, stored, self.axes)
         if paths:
             return self.publish(paths, usable_folder(self._folder(out)), export)
         if out:
@@ -155,10 +155,12 @@ class Study:
             config = read_results(path).config
         else:
             return False
-        experiment = experiment_of(config)
-        if experiment != self.name:
-            whose = f"`{command_of(experiment)}`" if experiment else "another program"
-            raise ValueError(f"{path} holds results of {whose}; choose another folder with --out.")
+        if config.get("experiment") != self.name:
+            whose = command_of(config.get("experiment"))
+            raise ValueError(
+                f"{path} holds results of {f'`{whose}`' if whose else 'another program'}; choose another folder with "
+                "--out."
+            )
         return True
 
     def export(self, store: Store) -> Path:
@@ -178,24 +180,9 @@ class Study:
     def contents(self, store: Store) -> Results:
         """The current records of a store, in the form of a result file."""
         config, made_with, records = store.results()
-        records = self.sort(config, records)
+        records = in_order(records, self.order(config))
         config = {**config, **self.extend(config, records)}
         return Results(config, made_with, [{k: v for k, v in r.items() if k != "settings"} for r in records])
-
-    def sort(self, config: Mapping[str, Any], records: Iterable[Record]) -> list[Record]:
-        """Sort records by the fields of ``order``. Unknown values come last, and records without a field first."""
-        places = {
-            name: None if values is None else {value: place for place, value in enumerate(values)}
-            for name, values in self.order(config).items()
-        }
-
-        def place(record: Record, name: str) -> tuple[Any, ...]:
-            known, value = places[name], record.get(name, 0)
-            if known is None:
-                return (value,)
-            return (False, known[value]) if value in known else (True, str(value))
-
-        return sorted(records, key=lambda record: [place(record, name) for name in places])
 
     def read(self, paths: Sequence[str | Path]) -> Results:
         """Read result files or stores of this study. If several hold the same run, the first one counts."""
@@ -207,20 +194,19 @@ class Study:
             for record in content.records:
                 records.setdefault(tuple(record.get(name) for name in self.axes), record)
         config = combined(contents)
-        return Results(config, contents[0].versions, self.sort(config, records.values()))
+        return Results(config, contents[0].versions, in_order(records.values(), self.order(config)))
 
     def _read(self, path: Path) -> Results:
         """Read one file or store. A file of another experiment raises an error that names the right command."""
         store = Store(path) if path.suffix == ".jsonl" else None
         results = read_results(path) if store is None else store.results()
-        experiment = experiment_of(results.config)
-        if experiment is None:
+        whose = command_of(results.config.get("experiment"))
+        if whose is None:
             raise ValueError(
                 f"{path} is not a result file of calibrant: its config does not name an experiment. Give a file that a "
                 "command of calibrant wrote."
             )
-        whose = command_of(experiment)
-        if experiment != self.name:
+        if results.config["experiment"] != self.name:
             raise ValueError(f"{path} is a result file of `{whose}`; use `{whose} --from {path}`.")
         if store is not None and results.records:
             results = self.contents(store)

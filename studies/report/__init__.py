@@ -10,7 +10,7 @@ from studies.report.results import (
     read_results,
     write_results,
 )
-from studies.report.table import Column, Table, to_csv, to_markdown
+from studies.report.table import Column, Table, to_markdown
 
 __all__ = [
     "Column",
@@ -24,7 +24,6 @@ __all__ = [
     "provenance",
     "read_results",
     "require",
-    "to_csv",
     "to_markdown",
     "write_results",
 ]

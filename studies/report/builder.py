@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
-from calibrant.base.atomic_write import write_text_whole
+from calibrant.base.atomic_write import whole_file, write_text_whole
 from calibrant.metrics import Estimate
+from calibrant.plots import save_figure
 from calibrant.report import MISSING, format_number
 from calibrant.report.template import need, need_jinja, template
-from studies.report.figures import Picture, take_picture
-from studies.report.table import Column, Table, make_table, number, to_csv, to_markdown
+from studies.report.table import Column, Table, make_table, number, to_markdown
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One drawing: its name, its description, and the contents of its files by suffix."""
+
+    name: str
+    alt: str
+    files: Mapping[str, bytes]
+
+    @property
+    def source(self) -> str:
+        """The drawing as the address of an image in a page."""
+        return "data:image/svg+xml;base64," + base64.b64encode(self.files[".svg"]).decode()
 
 
 @dataclass(frozen=True)
@@ -79,8 +94,6 @@ class Report:
     def section(self, title: str, text: str = "") -> None:
         """Begin a section; its title appears in the contents."""
         position = sum(block["kind"] == "section" for block in self._blocks) + 1
-        if self._current is not self._blocks:
-            raise ValueError(f"Section {title!r} must not be inside details; got it there. Close them first.")
         self._add("section", title=title, anchor=f"section-{position}")
         self.text(text)
 
@@ -92,7 +105,7 @@ class Report:
     def table(
         self, columns: Sequence[Column | str], rows: Sequence[Sequence[Any]], caption: str = "", **options: Any
     ) -> None:
-        """Add a table that readers can sort and save as CSV; `group` and `exempt` as in `studies.report.Table`."""
+        """Add a table that readers can sort; `group` and `exempt` as in `studies.report.Table`."""
         self._tables += 1
         self._add("table", table=make_table(columns, rows, caption, **options), position=self._tables)
 
@@ -102,9 +115,9 @@ class Report:
         Its files are `figures/<name>.svg` and `.png`. `alt` describes the figure for screen readers; the default is the
         caption.
         """
-        if name in [picture.name for picture in self.pictures]:
-            raise ValueError(f"name must differ from those of other figures; got {name!r} again.")
-        picture = take_picture(figure, name, alt or caption)
+        with tempfile.TemporaryDirectory() as folder:
+            paths = save_figure(figure, Path(folder) / name)
+            picture = Picture(name, alt or caption, {path.suffix: path.read_bytes() for path in paths})
         self.pictures.append(picture)
         self._add("figure", picture=picture, caption=caption, position=len(self.pictures))
 
@@ -130,9 +143,7 @@ class Report:
 
     def to_html(self) -> str:
         """Return the whole page."""
-        page: str = template(
-            "report.html.j2", "studies.report", cells=_cells, csv_link=_csv_link, drawing=_drawing
-        ).render(
+        page: str = template("report.html.j2", "studies.report", cells=_cells).render(
             title=self.title,
             summary=_paragraphs(self.summary),
             blocks=self._blocks,
@@ -150,7 +161,11 @@ class Report:
         page = Path(out) / name
         page.parent.mkdir(parents=True, exist_ok=True)
         for picture in self.pictures:
-            picture.write(page.parent / "figures")
+            for suffix, content in picture.files.items():
+                path = page.parent / "figures" / f"{picture.name}{suffix}"
+                path.parent.mkdir(exist_ok=True)
+                with whole_file(path) as unfinished:
+                    unfinished.write_bytes(content)
         write_text_whole(page, self.to_html())
         return page
 
@@ -162,13 +177,6 @@ def require() -> None:
     """Raise an ImportError if a package for pages is missing; call it before a long training."""
     need_jinja()
     need("matplotlib", "draws with matplotlib")
-
-
-def _drawing(picture: Picture) -> Any:
-    """The drawing as an element; only matplotlib's drawings are inserted without escaping."""
-    from markupsafe import Markup
-
-    return Markup(picture.inline())
 
 
 def _cells(table: Table) -> list[list[dict[str, Any]]]:
@@ -187,11 +195,6 @@ def _cells(table: Table) -> list[list[dict[str, Any]]]:
         ]
         for i, row in enumerate(table.rows)
     ]
-
-
-def _csv_link(table: Table) -> str:
-    # The byte order mark lets spreadsheets read the file as UTF-8.
-    return "data:text/csv;charset=utf-8," + quote("\ufeff" + to_csv(table.columns, table.rows))
 
 
 def _paragraphs(text: str) -> list[str]:

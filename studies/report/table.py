@@ -1,9 +1,7 @@
-"""Tables as values: columns and rows of plain numbers, and their renderings as Markdown and CSV."""
+"""Tables as values: columns and rows of plain numbers, and their rendering as Markdown."""
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import re
 from collections.abc import Collection, Sequence
@@ -106,33 +104,6 @@ def to_markdown(columns: Sequence[Column | str], rows: Sequence[Sequence[Any]], 
         for line in cells
     ]
     return "\n".join("| " + " | ".join(line) + " |" for line in [lines[0], rule, *lines[1:]])
-
-
-def to_csv(columns: Sequence[Column | str], rows: Sequence[Sequence[Any]], **options: Any) -> str:
-    """Return the table as CSV with all digits; an interval takes two more columns, `… low` and `… high`."""
-    table = make_table(columns, rows, **options)
-    interval = [any(isinstance(row[j], Estimate) for row in table.rows) for j in range(len(table.columns))]
-    head = []
-    for column, wide in zip(table.columns, interval, strict=True):
-        head += [column.name, f"{column.name} low", f"{column.name} high"] if wide else [column.name]
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\r\n")  # RFC 4180
-    writer.writerow(head)
-    for row in table.rows:
-        line: list[Any] = []
-        for cell, wide in zip(row, interval, strict=True):
-            if isinstance(cell, Estimate):
-                line += [_plain(cell.value), _plain(cell.low), _plain(cell.high)]
-            else:
-                line += [_plain(cell), "", ""] if wide else [_plain(cell)]
-        writer.writerow(line)
-    return out.getvalue()
-
-
-def _plain(cell: Any) -> Any:
-    if cell is None or (isinstance(cell, float | np.floating) and math.isnan(cell)):
-        return ""
-    return cell.item() if isinstance(cell, np.generic) else cell
 
 
 _NUMBER = re.compile(r"\**[−-]?<?\d[\d.,]*( ± <?[\d.]+| \[[^]]+])?( \([\d.]+\))?\**")

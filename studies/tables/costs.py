@@ -7,18 +7,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
-from threadpoolctl import threadpool_limits
 
 from calibrant.methods import Method
 from studies.common.jobs import Job
 from studies.common.keys import Key
-from studies.common.runs import Meter, run_all
+from studies.common.runs import Meter, run_all, threads_limited_to
 from studies.report import Record
 from studies.tables.data import Source, prepare
 from studies.tables.peers import Remembers, peer
@@ -45,7 +42,7 @@ def measure_cost(path: Source, key: Key, method: Method | None) -> dict[Key, Rec
     """Return the record of one fit; without ``method``, that of another library's classifier."""
     split = prepare(key["table"], path, key["seed"])
     failure = None
-    with _threads(key["threads"]):
+    with threads_limited_to(key["threads"]):
         if method is not None:
             (run,) = run_all([(key["method"], method, split)])
             cost, failure = run.cost, run.fitted.failure
@@ -69,17 +66,6 @@ def measure_cost(path: Source, key: Key, method: Method | None) -> dict[Key, Rec
 def repeated_rows(rows: int) -> np.ndarray:
     """Return the positions of ``PREDICTED`` rows in a part with this many rows."""
     return np.arange(PREDICTED) % rows
-
-
-@contextmanager
-def _threads(number: int) -> Any:
-    before: int = torch.get_num_threads()
-    torch.set_num_threads(number)
-    try:
-        with threadpool_limits(number):
-            yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def costs_of(records: Sequence[Record], quantity: str, methods: Sequence[str]) -> dict[str, dict[str, float]]:

@@ -9,14 +9,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from calibrant.base.labels import class_columns
-from calibrant.data import LabelledTable, TableEncoder, read_table, train_val_test
+from calibrant.data import TableEncoder, read_columns, train_val_test
 from calibrant.methods import Samples, Task
 from studies.common.records import ClassifierOutput, on_sample
 
@@ -44,7 +44,16 @@ class TableFile:
 
 
 Source = Path | TableFile
-"""A table: its file, with the name of the label column if it cannot be found automatically."""
+"""A table: its file, with the name of the label column if it is none of ``TARGETS``."""
+TARGETS = ("target", "class", "label", "y")
+"""Usual names of the label column, in lower case."""
+
+
+class LabelledTable(NamedTuple):
+    """Named columns and the labels of the rows."""
+
+    columns: dict[str, np.ndarray]
+    labels: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -118,7 +127,20 @@ def read(source: Source) -> LabelledTable:
 
 @lru_cache(maxsize=2)
 def _read(source: Source, _changed: int) -> LabelledTable:
-    return read_table(path_of(source), target=source.target if isinstance(source, TableFile) else None)
+    columns = read_columns(path_of(source))
+    by_lower = {name.lower(): name for name in columns}
+    usual = next((by_lower[name] for name in TARGETS if name in by_lower), "")
+    target = source.target if isinstance(source, TableFile) else usual
+    if target not in columns:
+        raise ValueError(
+            f"{path_of(source).name} has no column called {target or ', '.join(TARGETS)}; name the one that holds the "
+            f"labels. Its columns are {', '.join(columns)}."
+        )
+    labels = columns.pop(target)
+    if absent := sum(label is None or label != label for label in labels.tolist()):
+        name = path_of(source).name
+        raise ValueError(f"{name}: {absent} of the {len(labels)} labels in {target!r} are missing. Remove these rows.")
+    return LabelledTable(columns, labels)
 
 
 def describe(source: Source) -> dict[str, Any]:
@@ -130,7 +152,7 @@ def describe(source: Source) -> dict[str, Any]:
     named = source.target.encode() if isinstance(source, TableFile) else b""
     digest = hashlib.sha256(path.read_bytes() + named).hexdigest()[:16]
     return {
-        "rows": len(table),
+        "rows": len(table.labels),
         "columns": len(table.columns),
         "classes": len(classes),
         "sha256": digest,
@@ -153,7 +175,11 @@ def prepare(name: str, source: Source, seed: int) -> Split:
 @lru_cache(maxsize=10)
 def _prepare(name: str, source: Source, changed: int, seed: int) -> Split:
     table = _read(source, changed)
-    train, val, test = (table.rows(r) for r in train_val_test(len(table), SIZES, seed=seed, stratify=table.labels))
+    parts = train_val_test(len(table.labels), SIZES, seed=seed, stratify=table.labels)
+    train, val, test = (
+        LabelledTable({name: column[rows] for name, column in table.columns.items()}, table.labels[rows])
+        for rows in parts
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # notes on columns, which every seed would repeat
         encoder = TableEncoder().fit(train.columns)

@@ -1,4 +1,4 @@
-"""Comparisons of methods over tables: mean ranks, Friedman's and Wilcoxon's tests, and the critical difference."""
+"""Comparisons of methods over tables: mean ranks, and Wilcoxon's tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import pandas as pd
 class Ranking:
     """Means over seeds, (tables, methods), and their ranks within each table: 1 is the lowest, ties share theirs."""
 
-    metric: str
     tables: list[str]
     methods: list[str]
     means: np.ndarray
@@ -48,17 +47,7 @@ def ranking(records: Iterable[Mapping[str, Any]], metric: str, methods: Sequence
     """
     values = values_of(records, metric).reindex(columns=list(methods))
     means = values.dropna().groupby(level="table", sort=False).mean()
-    return Ranking(metric, list(means.index), list(methods), means.to_numpy(), means.rank(axis=1).to_numpy())
-
-
-def friedman(ranked: Ranking) -> float | None:
-    """P-value of "all methods are equal" (Friedman 1937, ties corrected); None below three methods or two tables."""
-    from scipy.stats import friedmanchisquare
-
-    tables, methods = ranked.ranks.shape
-    if tables < 2 or methods < 3 or np.ptp(ranked.ranks) == 0:
-        return None
-    return float(friedmanchisquare(*ranked.ranks.T).pvalue)
+    return Ranking(list(means.index), list(methods), means.to_numpy(), means.rank(axis=1).to_numpy())
 
 
 def against(ranked: Ranking, method: str) -> dict[str, float | None]:
@@ -78,14 +67,3 @@ def against(ranked: Ranking, method: str) -> dict[str, float | None]:
     order = sorted(others, key=raw.__getitem__)
     holm = np.maximum.accumulate([(len(order) - k) * raw[name] for k, name in enumerate(order)])  # never decreasing
     return dict(zip(order, np.minimum(holm, 1.0).tolist(), strict=True))
-
-
-def critical_difference(tables: int, methods: int, level: float = 0.05) -> float:
-    """Nemenyi's critical difference: mean ranks that are closer than this do not differ significantly.
-
-    CD = q √(k(k + 1)/(6N)), q the studentised range's quantile over √2 (Demšar 2006, Section 3.2.2).
-    """
-    from scipy.stats import studentized_range
-
-    q = studentized_range.ppf(1 - level, methods, np.inf) / math.sqrt(2)
-    return float(q * math.sqrt(methods * (methods + 1) / (6 * tables)))

@@ -1,4 +1,4 @@
-"""The tables of the report: ranks, tests, best rivals, costs, and every method on one table."""
+"""The tables of the report: ranks, best rivals, costs, and every method on one table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from studies.tables.compared import JUDGED, Compared, lower_on, ratios
 from studies.tables.costs import PREDICTED, costs_of
 from studies.tables.data import DEVELOPMENT
 from studies.tables.peers import FORMER, OWN, PEERS, RIVAL, kind
-from studies.tables.ranks import Ranking, against, values_of
+from studies.tables.ranks import Ranking, values_of
 
 Sheet = tuple[list[Column], list[list[Any]]]
 """Columns and rows."""
@@ -31,66 +31,38 @@ SCORES = (
 )
 
 
-def _pairs(found: Compared) -> dict[str, dict[str, Ranking]]:
-    """Rankings by metric, and for each metric by tables: all, and those that no setting was tried on."""
-    everywhere, others = found.rankings(), found.untried()
+def rank_columns(scores: Compared, everywhere: str, untried: str, alone: str = "") -> dict[str, Ranking]:
+    """Rankings by heading: each metric on all tables, and on those that no setting was tried on.
+
+    The three texts follow the metric in a heading; ``{n}`` stands for the number of tables. If there are no tables of
+    the second kind, the heading ends with ``alone``.
+    """
+    rankings, others = scores.rankings(), scores.untried()
     apart = others.rankings() if others else {}
-    names: dict[str, dict[str, Ranking]] = {}
-    for metric, each in everywhere.items():
-        names[metric] = {f"all {len(each.tables)}" if others else "": each}
-        if metric in apart and apart[metric].tables:
-            names[metric][f"{len(apart[metric].tables)} untried"] = apart[metric]
-    return names
-
-
-def rank_sheet(found: Compared) -> Sheet:
-    """Return the mean ranks, the best in NLL first."""
-    pairs, values = _pairs(found), values_of(found.records, "nll")
-    columns = [Column("method"), Column("kind")]
+    columns = {}
     for metric, name in JUDGED.items():
-        columns += [
-            Column(f"{name}: rank, {which}" if which else f"{name}: rank", "low", digits=2) for which in pairs[metric]
-        ]
-    columns += [Column(f"{OWN} has the lower NLL on")]
-    rankings = [each for own in pairs.values() for each in own.values()]
+        columns[name + (everywhere if others else alone).format(n=len(rankings[metric].tables))] = rankings[metric]
+        if metric in apart and apart[metric].tables:
+            columns[name + untried.format(n=len(apart[metric].tables))] = apart[metric]
+    return columns
+
+
+def rank_sheet(scores: Compared) -> Sheet:
+    """Return the mean ranks, the best in NLL first."""
+    rankings = rank_columns(scores, ": rank, all {n}", ": rank, {n} untried", ": rank")
+    values = values_of(scores.records, "nll")
+    headings = [Column(name, "low", digits=2) for name in rankings]
+    columns = [Column("method"), Column("kind"), *headings, Column(f"{OWN} has the lower NLL on")]
     rows = []
-    for method in found.methods:
-        ranks = [each.mean_ranks[method] if each.tables else None for each in rankings]
+    for method in scores.methods:
+        ranks = [each.mean_ranks[method] if each.tables else None for each in rankings.values()]
         lower, tables = lower_on(values, method)
         beaten = None if method == OWN or not tables else f"{lower} of {tables}"
         rows.append([method, kind(method), *ranks, beaten])
     return columns, sorted(rows, key=lambda row: np.inf if row[2] is None else row[2])
 
 
-def partial_sheet(found: Compared) -> Sheet:
-    """Compare methods that were not measured on every split with ours, on their splits."""
-    columns = [Column("method"), Column("kind"), Column("splits"), Column(f"{OWN} has the lower NLL on")]
-    values = values_of(found.records, "nll")
-    rows = []
-    for method, splits in found.partial.items():
-        lower, tables = lower_on(values, method)
-        rows.append(
-            [method, kind(method), f"{splits} of {len(found.splits)}", f"{lower} of {tables}" if tables else None]
-        )
-    return columns, rows
-
-
-def significance_sheet(found: Compared) -> Sheet:
-    """Return the p-values of each method against ours."""
-    pairs = _pairs(found)
-    columns = [Column("method")]
-    tests = []
-    for metric, name in JUDGED.items():
-        for which, each in pairs[metric].items():
-            columns.append(Column(f"{name}: p, {which}" if which else f"{name}: p"))
-            tests.append(against(each, OWN))
-    first = next(iter(pairs["nll"].values()))
-    order = list(first.mean_ranks) if first.tables else found.methods
-    shown = [[m, *(None if test.get(m) is None else f"{test[m]:.2g}" for test in tests)] for m in order if m != OWN]
-    return columns, shown
-
-
-def rival_sheet(found: Compared, overlap: float) -> Sheet:
+def rival_sheet(scores: Compared, overlap: float) -> Sheet:
     """Return our NLL and that of the best rival on each table, the worst ratio first."""
     columns = [
         Column("table"),
@@ -100,7 +72,7 @@ def rival_sheet(found: Compared, overlap: float) -> Sheet:
         Column("ratio"),
         Column("settings tried on it"),
     ]
-    order = sorted(ratios(found.records, overlap), key=lambda each: -each.ratio.value)
+    order = sorted(ratios(scores.records, overlap), key=lambda each: -each.ratio.value)
     rows = [
         [each.table, each.own, each.rival, each.best, each.ratio, "yes" if each.table in DEVELOPMENT else "no"]
         for each in order
@@ -108,14 +80,14 @@ def rival_sheet(found: Compared, overlap: float) -> Sheet:
     return columns, rows
 
 
-def copy_sheet(found: Compared, overlap: float) -> Sheet:
+def copy_sheet(scores: Compared, overlap: float) -> Sheet:
     """Return the ratios with and without copied rows, for tables whose test rows have copies in the training rows."""
-    known = [record for record in found.records if "copied" in record]
-    share: dict[str, list[float]] = {}
-    for record in known:
-        share.setdefault(record["table"], []).append(record["copied"])
-    shown = {table: float(np.mean(each)) for table, each in share.items() if COPIES <= min(each) <= max(each) < 1}
-    records = [record for record in known if record["table"] in shown]
+    counted = [record for record in scores.records if "copied" in record]
+    shares: dict[str, list[float]] = {}
+    for record in counted:
+        shares.setdefault(record["table"], []).append(record["copied"])
+    shown = {table: float(np.mean(each)) for table, each in shares.items() if COPIES <= min(each) <= max(each) < 1}
+    records = [record for record in counted if record["table"] in shown]
     every, new = ({each.table: each for each in ratios(records, overlap, metric)} for metric in ("nll", "nll_new"))
     columns = [Column("table"), Column("copied, %", digits=0)]
     for which in ("all rows", "rows without a copy"):
@@ -145,38 +117,37 @@ def cost_sheet(records: list[Record]) -> Sheet:
         rows.append([table, *(own[name] for name in names), *(held.get(name) for name in names), quick])
     if not rows:
         return columns, []
-    known = [[0.0 if value is None else value for value in row[1:]] for row in rows]
+    numbers = [[0.0 if value is None else value for value in row[1:]] for row in rows]
     for name, total in (("sum", np.sum), ("largest", np.max)):
-        rows.append([name, *map(float, total(known, axis=0))])
+        rows.append([name, *map(float, total(numbers, axis=0))])
     return columns, rows
 
 
 def effort_sheet(records: list[Record], config: dict[str, Any], methods: list[str]) -> Sheet:
     """Return models, labels, and seconds on each device that a method ran on."""
-    found: dict[tuple[str, str], list[float]] = {}
+    runs: dict[tuple[str, str], list[float]] = {}
     for record in records:
         if record["seconds"] is not None:
-            other = "cpu" if record["method"] in PEERS else config.get("device", "unknown")
-            device = record.get("device") or other  # older records of other libraries do not name it
-            found.setdefault((record["method"], device), []).append(record["seconds"])
-    devices = list(dict.fromkeys(device for _, device in found))
+            default = "cpu" if record["method"] in PEERS else config.get("device", "unknown")
+            device = record.get("device") or default  # older records of other libraries do not name it
+            runs.setdefault((record["method"], device), []).append(record["seconds"])
+    devices = list(dict.fromkeys(device for _, device in runs))
     rows: list[list[Any]] = []
     for method in methods:
-        known = config.get("costs", {}).get(method, {})
-        seconds = [float(np.mean(found[method, d])) if (method, d) in found else None for d in devices]
-        rows.append([method, known.get("networks"), known.get("labels"), *seconds])
+        effort = config.get("costs", {}).get(method, {})
+        seconds = [float(np.mean(runs[method, d])) if (method, d) in runs else None for d in devices]
+        rows.append([method, effort.get("networks"), effort.get("labels"), *seconds])
     head = [Column("method"), Column("models"), Column("labels")]
     return [*head, *(Column(f"seconds per run, {d}", digits=1) for d in devices)], rows
 
 
 def score_sheet(records: list[Record], table: str, methods: list[str], overlap: float) -> Sheet:
     """Return every method's means over splits on one table, with their intervals, the lowest NLL first."""
-    own = [r for r in records if r["table"] == table]
+    on_table = [r for r in records if r["table"] == table]
     rows = []
     for method in methods:
-        found = {column.name: by_seed(own, column.name, method=method) for column in SCORES}
-        cells = [mean_interval(values.values(), overlap=overlap) if values else None for values in found.values()]
-        rows.append([method, *cells])
+        scores = [by_seed(on_table, column.name, method=method).values() for column in SCORES]
+        rows.append([method, *(mean_interval(values, overlap=overlap) if values else None for values in scores)])
 
     def loss(row: list[Any]) -> float:
         return np.inf if row[2] is None or np.isnan(row[2].value) else float(row[2].value)

@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from studies.common.shared import count
 from studies.report import Record, Verdict
 from studies.tables.compared import JUDGED, Compared, Ratio, ratios
 from studies.tables.costs import PREDICTED, THREADS, costs_of
-from studies.tables.peers import CROSSED, FORMER, OURS, OWN, PEERS, RIVAL, base_of
+from studies.tables.peers import CROSSED, FORMER, OWN, RIVAL
 from studies.tables.ranks import Ranking, ranking
 
 MEDIAN, NEAR, SHARE, FAR = 1.00, 1.02, 0.7, 1.10
@@ -26,12 +27,10 @@ SAME_FOLDS = ("hgb-isotonic", "hgb-sigmoid", RIVAL)
 DRAWS = 2000
 
 
-def score_targets(found: Compared, overlap: float) -> list[Verdict]:
+def score_targets(scores: Compared, overlap: float) -> list[Verdict]:
     """Return the targets for scores."""
-    unranked = [*found.partial, *found.absent()]
-    verdicts = [_first(each, JUDGED[metric], unranked) for metric, each in found.rankings().items()]
-    verdicts += _against_best(ratios(found.records, overlap))
-    return [*verdicts, _crossed(found), *_with_unranked(found)]
+    verdicts = [_first(each, JUDGED[metric], len(scores.partial)) for metric, each in scores.rankings().items()]
+    return [*verdicts, *_against_best(ratios(scores.records, overlap)), _crossed(scores)]
 
 
 def cost_targets(records: Sequence[Record]) -> list[Verdict]:
@@ -39,52 +38,37 @@ def cost_targets(records: Sequence[Record]) -> list[Verdict]:
     return [_time(records), _memory(records), _prediction(records)]
 
 
-def _with_unranked(found: Compared) -> list[Verdict]:
-    """Return the targets on ranks for each library that lacks splits, on the tables that it was measured on."""
-    libraries: dict[str, list[str]] = {}
-    for method in found.partial:
-        if method in PEERS and method not in OURS:
-            libraries.setdefault(base_of(method)[0].what, []).append(method)
-    verdicts = []
-    for library, rows in libraries.items():
-        for metric, name in JUDGED.items():
-            each = found.with_partial(rows, metric)
-            if each.tables:
-                verdicts.append(_first(each, name, [], f"all methods and {library}, on the tables that it has"))
-    return verdicts
-
-
-def _first(each: Ranking, name: str, unranked: Sequence[str], among: str = "all methods") -> Verdict:
-    statement = f"{OWN} has the best mean rank in {name} among {among}"
+def _first(each: Ranking, name: str, unranked: int) -> Verdict:
+    statement = f"{OWN} has the best mean rank in {name} among all methods"
     if OWN not in each.methods or not each.tables or len(each.methods) < 2:
         return Verdict(statement)
-    mean = each.mean_ranks
-    rival = next(m for m in mean if m != OWN)
-    note = f"{_behind(each, OWN, rival)}; {count(len(each.tables), 'table')}, {count(len(each.methods), 'method')}"
-    note += f"; {len(unranked)} not ranked because runs are missing" if unranked else ""
-    return Verdict(statement, mean[OWN], mean[OWN] < mean[rival], note, digits=2)
+    return _ranked_first(statement, each, OWN, f"; {unranked} not ranked because runs are missing" if unranked else "")
 
 
-def _behind(each: Ranking, own: str, rival: str) -> str:
-    """Return the interval of a method's mean rank, and how far the best of the others is behind."""
+def _ranked_first(statement: str, each: Ranking, own: str, note: str = "") -> Verdict:
+    """Judge whether a method has the best mean rank, and say how far the best of the others is behind."""
+    means = each.mean_ranks
+    rival = next(m for m in means if m != own)
     column, other = (each.ranks[:, each.methods.index(name)] for name in (own, rival))
     gap = other - column
-    return (
+    behind = (
         f"{_interval(column, np.mean, 2)}; best other method: {rival}, {other.mean():.2f}; difference "
-        f"{gap.mean():.2f} {_interval(gap, np.mean, 2)}"
+        f"{gap.mean():.2f} {_interval(gap, np.mean, 2)}; {count(len(each.tables), 'table')}, "
+        f"{count(len(each.methods), 'method')}"
     )
+    return Verdict(statement, means[own], means[own] < means[rival], behind + note, digits=2)
 
 
-def _against_best(found: list[Ratio]) -> list[Verdict]:
+def _against_best(by_table: list[Ratio]) -> list[Verdict]:
     statements = (
         f"Ratio of the NLL to the best rival's, median over tables: at most {MEDIAN:.2f}",
         f"NLL at most {NEAR} times the best rival's on at least {100 * SHARE:.0f} % of the tables",
         f"NLL nowhere above {FAR:.2f} times the best rival's",
     )
-    if not found:
+    if not by_table:
         return [Verdict(statement) for statement in statements]
-    values = np.array([each.ratio.value for each in found])
-    near, worst = values <= NEAR, max(found, key=lambda each: each.ratio.value)
+    values = np.array([each.ratio.value for each in by_table])
+    near, worst = values <= NEAR, max(by_table, key=lambda each: each.ratio.value)
     notes = (
         f"{_interval(values, np.median, 3)} over tables",
         f"{near.sum()} of {count(len(values), 'table')}; {_interval(near, np.mean, 2)}",
@@ -98,15 +82,10 @@ def _against_best(found: list[Ratio]) -> list[Verdict]:
     ]
 
 
-def _crossed(found: Compared) -> Verdict:
+def _crossed(scores: Compared) -> Verdict:
     statement = f"{CROSSED} has a better mean rank in NLL than CalibratedClassifierCV with the same trees and folds"
-    each = ranking(found.records, "nll", [CROSSED, *SAME_FOLDS])
-    if not each.tables:
-        return Verdict(statement)
-    mean = each.mean_ranks
-    rival = next(m for m in mean if m != CROSSED)
-    note = f"{_behind(each, CROSSED, rival)}; {count(len(each.tables), 'table')}, 4 methods"
-    return Verdict(statement, mean[CROSSED], mean[CROSSED] < mean[rival], note, digits=2)
+    each = ranking(scores.records, "nll", [CROSSED, *SAME_FOLDS])
+    return _ranked_first(statement, each, CROSSED) if each.tables else Verdict(statement)
 
 
 def _time(records: Sequence[Record]) -> Verdict:
@@ -132,25 +111,27 @@ def _time(records: Sequence[Record]) -> Verdict:
 
 def _memory(records: Sequence[Record]) -> Verdict:
     statement = f"Peak memory of {OWN} beyond the data: at most {MEMORY:.0f} MB on each table"
-    found = {table: own[OWN] for table, own in costs_of(records, "peak_memory", [OWN]).items()}
-    if not found:
+    megabytes = _costs_of_own(records, "peak_memory")
+    if not len(megabytes):
         return Verdict(statement)
-    worst = max(found, key=lambda table: found[table])
-    note = f"MB, on {worst}; sum over {count(len(found), 'table')}: {sum(found.values()):.0f} MB"
-    return Verdict(statement, found[worst], found[worst] <= MEMORY, note, digits=0)
+    note = f"MB, on {megabytes.idxmax()}; sum over {count(len(megabytes), 'table')}: {megabytes.sum():.0f} MB"
+    return Verdict(statement, megabytes.max(), bool(megabytes.max() <= MEMORY), note, digits=0)
 
 
 def _prediction(records: Sequence[Record]) -> Verdict:
     statement = (
         f"Seconds to predict {PREDICTED:,} rows with {OWN} on {THREADS} threads: at most {PREDICTION:g} on each table"
     )
-    found = {table: own[OWN] for table, own in costs_of(records, "predict_seconds", [OWN]).items()}
-    if not found:
+    seconds = _costs_of_own(records, "predict_seconds")
+    if not len(seconds):
         return Verdict(statement)
-    worst = max(found, key=lambda table: found[table])
-    within = sum(seconds <= PREDICTION for seconds in found.values())
-    note = f"on {worst}; within the limit on {within} of {count(len(found), 'table')}"
-    return Verdict(statement, found[worst], found[worst] <= PREDICTION, note, digits=1)
+    within = (seconds <= PREDICTION).sum()
+    note = f"on {seconds.idxmax()}; within the limit on {within} of {count(len(seconds), 'table')}"
+    return Verdict(statement, seconds.max(), bool(seconds.max() <= PREDICTION), note, digits=1)
+
+
+def _costs_of_own(records: Sequence[Record], quantity: str) -> pd.Series:
+    return pd.Series({table: costs[OWN] for table, costs in costs_of(records, quantity, [OWN]).items()}, dtype=float)
 
 
 def _interval(values: np.ndarray, statistic: Callable[..., Any], digits: int) -> str:

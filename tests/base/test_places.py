@@ -20,7 +20,6 @@ from calibrant import posthoc
 from calibrant.base.atomic_write import whole_file, write_text_whole
 from calibrant.base.files import Format, read_arrays, write_container
 from calibrant.data import TableEncoder
-from calibrant.estimators import read_about
 
 FITTED = posthoc.Temperature().fit(np.eye(3)[np.arange(30) % 3] * 2, np.arange(30) ** 2 % 3)
 NETWORK = Format("network", {"Net": dict}, "save", tensors=True)
@@ -167,12 +166,11 @@ def test_tensors_of_every_type_come_back(dtype, tmp_path):
         "number": torch.ones((), dtype=dtype),
         "turned": torch.arange(6).reshape(2, 3).T.to(dtype),
     }
-    NETWORK.write(tmp_path / "net", "Net", tensors | {"other": torch.ones(3, dtype=torch.bool)}, about={"target": "y"})
+    NETWORK.write(tmp_path / "net", "Net", tensors | {"other": torch.ones(3, dtype=torch.bool)})
     found = NETWORK.read(tmp_path / "net", lambda _, __, arrays: arrays)
     for name, tensor in tensors.items():
         assert found[name].dtype == dtype
         assert torch.equal(found[name], tensor)
-    assert read_about(tmp_path / "net") == {"target": "y"}
     found["number"][()] = 0  # it is a copy, not a view of the file
 
 

@@ -172,19 +172,12 @@ def test_impossible_options_are_refused(options, sentence, tmp_path):
 @pytest.mark.parametrize(
     ("values", "option"),
     [
-        (["0,5", "1,25", "7"], "numbers with a decimal comma ('0,5'). Pass --decimal , if"),
-        (["1.234,5", "0,5", "1.000"], "Pass --decimal , --thousands . if"),
-        (
-            ["1,200", "950", "12,500"],
-            "numbers with ',' between thousands ('1,200'). Pass --thousands , or --decimal , according",
-        ),
-        (["1.234.567", "2.345.678"], "Pass --decimal , --thousands . if"),
-        (["26.01.2023", "1.2.2023"], "dates ('26.01.2023'). Pass --dates '%d.%m.%Y', or"),
-        (["01/26/2023", "01/02/2023"], "Pass --dates '%m/%d/%Y', or"),
-        (["01/02/2023"], "Pass --dates '%d/%m/%Y' or --dates '%m/%d/%Y', whichever is meant"),
-        (["26.01.23 09:30"], "Pass --dates '%d.%m.%y %H:%M', or"),
-        (["3-Nov-2024", "14-Dec-2024"], "Pass --dates '%d-%b-%Y', or"),
-        (["31. Dezember 2024"], "Pass --dates FORMAT, or"),
+        (["0,5", "1,25", "7"], "numbers with other marks ('0,5'). Pass --decimal and --thousands"),
+        (["1.234.567", "2.345.678"], "numbers with other marks ('1.234.567')"),
+        (["26.01.2023", "1.2.2023"], "dates ('26.01.2023'). Pass their format, such as --dates %d.%m.%Y, or"),
+        (["26.01.23 09:30"], "dates ('26.01.23 09:30')"),
+        (["3-Nov-2024", "14-Dec-2024"], "dates ('3-Nov-2024')"),
+        (["31. Dezember 2024"], "dates ('31. Dezember 2024')"),
         ([f"{k} kg" for k in range(12, 30)], "a unit or other characters ('12 kg'). Write plain numbers in one unit"),
         ([f"${k}" for k in range(5, 20)], "a unit or other characters ('$5')"),
         ([f"{k}ml" for k in range(5, 20)], "a unit or other characters ('5ml')"),
@@ -206,7 +199,7 @@ def test_no_note_on_words_and_names(values):
 
 
 def test_an_encoder_gives_the_note_too():
-    with pytest.warns(UserWarning, match="'share' is read as text, but looks like numbers with a decimal comma"):
+    with pytest.warns(UserWarning, match="'share' is read as text, but looks like numbers with other marks"):
         TableEncoder().fit({"share": ["0,5", "1,5", "0,5"] * 9})
 
 

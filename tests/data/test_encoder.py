@@ -96,13 +96,6 @@ def test_names_and_free_text_are_left_out_with_a_sentence():
     assert encoder.transform({"x": [49.5]}).tolist() == [[0]]
 
 
-def test_numbers_that_are_written_as_text():
-    data = {"x": [str(k / 4) for k in range(100)]}
-    with pytest.warns(UserWarning, match="'x' is text and is taken as numbers"):
-        encoded = TableEncoder().fit_transform(data)
-    assert np.array_equal(encoded, TableEncoder().fit_transform({"x": np.arange(100) / 4}))
-
-
 DAYS = ["2024-01-01", "2024-01-03", "2024-01-05"]
 
 
@@ -185,16 +178,6 @@ def test_names_that_are_numbers_are_matched_as_text():
     assert TableEncoder(categorical=np.array([0])).fit(frame).to_json() == encoder.to_json()
     with pytest.raises(ValueError, match=r"must differ.*; got 0 twice"):
         TableEncoder().fit({0: [1, 2], "0": [1, 2]})
-
-
-def test_outputs_have_their_own_names():
-    data = {"a": [1.0, None, 2.0], "a missing": [1, 2, 3], "a missing (2)": [3, 2, 1]}
-    encoder = TableEncoder().fit(data)
-    assert encoder.get_feature_names_out().tolist() == ["a", "a missing", "a missing (3)", "a missing (2)"]
-    assert (
-        TableEncoder.from_json(encoder.to_json()).get_feature_names_out().tolist()
-        == encoder.get_feature_names_out().tolist()
-    )
 
 
 def test_a_value_in_another_format_is_refused_with_its_row():

@@ -1,11 +1,8 @@
 """Tests of the table encoder as a scikit-learn transformer: scikit-learn's checks, pipelines and output settings."""
 
-import pickle
-
 import numpy as np
 import pandas as pd
 import pytest
-from sklearn.base import clone
 from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.model_selection import GridSearchCV
@@ -26,14 +23,6 @@ def test_scikit_learns_own_checks(estimator, check):
     check(estimator)
 
 
-def test_clone_and_parameters():
-    encoder = TableEncoder(categorical=["age"], rare=0.1).fit(FRAME)
-    copy = clone(encoder)
-    assert copy.get_params() == encoder.get_params()
-    assert not hasattr(copy, "columns_")
-    assert copy.set_params(output="ordinal").fit_transform(FRAME).shape == (40, 2)
-
-
 def test_it_sits_in_a_pipeline_whatever_the_targets_are():
     pipe = make_pipeline(TableEncoder(), LogisticRegression(C=100))
     assert pipe.fit(FRAME, LABELS).score(FRAME, LABELS) == 1.0
@@ -42,13 +31,6 @@ def test_it_sits_in_a_pipeline_whatever_the_targets_are():
     search = GridSearchCV(pipe, {"tableencoder__categorical": [(), ["age"]]}, cv=2).fit(FRAME, LABELS)
     assert search.best_score_ == 1.0
     make_pipeline(TableEncoder(), LinearRegression()).fit(FRAME, LABELS + 0.5)
-
-
-def test_output_as_a_frame_keeps_the_index():
-    frame = FRAME.set_index(np.arange(40) + 7)
-    found = TableEncoder().set_output(transform="pandas").fit(frame).transform(frame)
-    assert found.columns.tolist() == ["age", "age missing", "town=Bern", "town=Rom", "town=(missing)"]
-    assert found.index.tolist() == frame.index.tolist()
 
 
 def test_ordinal_output_is_what_trees_with_native_categories_take():
@@ -86,12 +68,6 @@ def test_a_second_fit_forgets_the_first():
     encoder = TableEncoder().fit(FRAME).fit(np.arange(6.0).reshape(3, 2))
     assert encoder.n_features_in_ == 2
     assert not hasattr(encoder, "feature_names_in_")
-
-
-def test_it_can_be_pickled_for_processes():
-    encoder = TableEncoder().fit(FRAME)
-    expected = encoder.transform(FRAME)
-    np.testing.assert_array_equal(pickle.loads(pickle.dumps(encoder)).transform(FRAME), expected)
 
 
 def test_polars_frames_are_read_as_pandas_frames_are():

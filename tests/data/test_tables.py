@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from calibrant.data import TableEncoder, read_columns, read_table
+from calibrant.data import TableEncoder, read_columns
 from calibrant.data.columns import Notation
+from calibrant.data.columns.labels import as_labels
 from calibrant.data.columns.read import read_formatted
 
 FRAME = pd.DataFrame(
@@ -37,30 +38,14 @@ WRITERS = {
 @pytest.mark.parametrize("name", WRITERS)
 def test_every_format_gives_the_same_table(name, tmp_path):
     WRITERS[name](FRAME, tmp_path / name)
-    table = read_table(tmp_path / name, target="outcome")
-    assert list(table.columns) == ["age", "town", "visits", "member"]
-    np.testing.assert_array_equal(table.columns["age"], [31.5, np.nan, 58.0, 24.0])
-    assert table.columns["town"][[0, 1, 3]].tolist() == ["Köln", "Bern", "Bern"]
-    assert pd.isna(table.columns["town"][2])
-    assert table.columns["visits"].tolist() == [1, 2, 2, 7]
-    assert table.columns["member"].tolist() == [True, False, True, True]
-    assert table.labels.tolist() == ["yes", "no", "no", "yes"]
-    part = table.rows(np.array([3, 0]))
-    assert (len(table), len(part), part.columns["visits"].tolist()) == (4, 2, [7, 1])
-    encoded = TableEncoder().fit_transform(table, table.labels)
-    assert np.array_equal(encoded, TableEncoder().fit_transform(FRAME.drop(columns="outcome")))
-
-
-def test_the_target_is_found_by_its_usual_names(tmp_path):
-    file = tmp_path / "t.csv"
-    for name, header in [("target", "class,target,x"), ("Class", "Class,x,y"), ("y", "a,y,x")]:
-        file.write_text(f"{header}\n0,1,2\n1,0,2\n")
-        assert read_table(file).target == name
-    file.write_text("a,b\n1,2\n")
-    with pytest.raises(ValueError, match=r"no column called target, class, label or y.*columns are a, b"):
-        read_table(file)
-    with pytest.raises(ValueError, match=r"no column called 'c'.*columns are a, b"):
-        read_table(file, target="c")
+    columns = read_columns(tmp_path / name)
+    assert list(columns) == ["age", "town", "visits", "member", "outcome"]
+    np.testing.assert_array_equal(columns["age"], [31.5, np.nan, 58.0, 24.0])
+    assert columns["town"][[0, 1, 3]].tolist() == ["Köln", "Bern", "Bern"]
+    assert pd.isna(columns["town"][2])
+    assert columns["visits"].tolist() == [1, 2, 2, 7]
+    assert columns["member"].tolist() == [True, False, True, True]
+    assert np.array_equal(TableEncoder().fit_transform(columns), TableEncoder().fit_transform(FRAME))
 
 
 @pytest.mark.parametrize(
@@ -74,22 +59,28 @@ def test_the_target_is_found_by_its_usual_names(tmp_path):
 )
 def test_labels_are_what_they_look_like(labels, kind, expected, tmp_path):
     (tmp_path / "t.csv").write_text("x,y\n" + "".join(f"{k},{v}\n" for k, v in enumerate(labels)))
-    found = read_table(tmp_path / "t.csv").labels
+    found = as_labels(read_columns(tmp_path / "t.csv")["y"])
     assert found.dtype.kind == kind
     assert found.tolist() == expected
 
 
+@pytest.mark.parametrize(
+    ("labels", "sentence"),
+    [(["a", None, "?"], "1 of the 3 labels in 'y' are missing"), ([0.5, 1], "got 1 values that are not whole")],
+)
+def test_labels_that_are_no_classes_are_refused(labels, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        as_labels(np.array(labels, dtype=object), name="y")
+
+
 def test_question_marks_are_missing_values(tmp_path):
     (tmp_path / "t.csv").write_text("x,y\n1,a\n?,b\n3,a\n")
-    np.testing.assert_array_equal(read_table(tmp_path / "t.csv").columns["x"], [1, np.nan, 3])
+    np.testing.assert_array_equal(read_columns(tmp_path / "t.csv")["x"], [1, np.nan, 3])
 
 
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
-        ("t.csv", "x,y\n1,a\n2,\n3,?\n", r"^t\.csv: 2 of the 3 labels in 'y' are missing"),
-        ("t.csv", "x,y\n1,0.5\n2,1\n", "must hold classes; got 1 values that are not whole"),
-        ("t.csv", "y\n1\n2\n", "nothing to learn from"),
         ("t.csv", "x,y\n", "holds no rows"),
         ("t.csv", "", "is empty; give a file"),
         ("t.csv", "größe,y\n1,2\n".encode() + b"\xff", "not text in UTF-8"),
@@ -105,9 +96,9 @@ def test_question_marks_are_missing_values(tmp_path):
 def test_errors_name_what_is_wrong(name, content, sentence, tmp_path):
     (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ValueError, match=sentence):
-        read_table(tmp_path / name)
+        read_columns(tmp_path / name)
     with pytest.raises(FileNotFoundError, match="There is no file"):
-        read_table(tmp_path / "none.csv")
+        read_columns(tmp_path / "none.csv")
 
 
 @pytest.mark.parametrize(
@@ -122,61 +113,57 @@ def test_errors_name_what_is_wrong(name, content, sentence, tmp_path):
 def test_rows_longer_than_the_header_are_refused_and_not_shifted(text, fields, tmp_path):
     (tmp_path / "long.csv").write_text(text)
     with pytest.raises(ValueError, match=rf"^Each line of long\.csv must have {fields}"):
-        read_table(tmp_path / "long.csv")
+        read_columns(tmp_path / "long.csv")
 
 
 @pytest.mark.parametrize(("first", "second"), [(",", ","), (",", ""), ("", ","), (",", ",,")])
 def test_separators_behind_the_last_value_are_read_past(first, second, tmp_path):
     (tmp_path / "t.csv").write_text(f"a,b,target\n1,2,x{first}\n3,4,y{second}\n")
-    table = read_table(tmp_path / "t.csv")
-    assert {name: column.tolist() for name, column in table.columns.items()} == {"a": [1, 3], "b": [2, 4]}
-    assert table.labels.tolist() == ["x", "y"]
+    columns = read_columns(tmp_path / "t.csv")
+    assert [column.tolist() for column in columns.values()] == [[1, 3], [2, 4], ["x", "y"]]
 
 
 def test_codes_with_leading_zeros_stay_text_in_every_file(tmp_path):
     (tmp_path / "train.csv").write_text("code,x,y\n" + "01,0.5,a\n02,0,b\nA1,00.5,a\n" * 2)
     (tmp_path / "new.csv").write_text("code,x\n02,007\n,0\n01,0\n")
-    table, new = read_table(tmp_path / "train.csv"), read_columns(tmp_path / "new.csv")
-    assert table.columns["x"].tolist() == [0.5, 0, 0.5] * 2
+    table, new = read_columns(tmp_path / "train.csv"), read_columns(tmp_path / "new.csv")
+    assert table.pop("x").tolist() == [0.5, 0, 0.5] * 2
     assert new["code"][[0, 2]].tolist() == ["02", "01"]
     encoder = TableEncoder(unseen="error").fit(table)
-    assert encoder.get_feature_names_out().tolist() == ["code=01", "code=02", "code=A1", "x"]
-    assert encoder.transform(new)[:, :3].tolist() == [[0, 1, 0], [0, 0, 0], [1, 0, 0]]
+    assert encoder.get_feature_names_out().tolist()[:3] == ["code=01", "code=02", "code=A1"]
+    assert encoder.transform({**new, "y": np.array(["a"] * 3)})[:, :3].tolist() == [[0, 1, 0], [0, 0, 0], [1, 0, 0]]
 
 
 def test_a_zip_code_is_not_read_as_a_number(tmp_path):
     (tmp_path / "t.csv").write_text("zip,y\n" + "01234,01\n1234,1\n9876,1\n" * 20)
-    table = read_table(tmp_path / "t.csv")
-    assert TableEncoder(categorical=["zip"]).fit(table).get_feature_names_out().tolist() == [
-        "zip=01234",
-        "zip=1234",
-        "zip=9876",
-    ]
-    assert set(table.labels) == {"01", "1"}
-    part = table.rows(np.flatnonzero(table.columns["zip"] != "01234"))
+    columns = read_columns(tmp_path / "t.csv")
+    assert set(columns.pop("y")) == {"01", "1"}
+    names = TableEncoder(categorical=["zip"]).fit(columns).get_feature_names_out().tolist()
+    assert names == ["zip=01234", "zip=1234", "zip=9876"]
+    part = {"zip": columns["zip"][columns["zip"] != "01234"]}
     assert TableEncoder().fit(part).get_feature_names_out().tolist() == ["zip=1234", "zip=9876"]
 
 
 @pytest.mark.parametrize("values", [["05", "3.5", "12"], ["05", "-3", "12"], ["0", "0.5", "10"]])
 def test_a_point_or_sign_shows_zeros_of_numbers(values, tmp_path):
     (tmp_path / "t.csv").write_text("x,y\n" + "".join(f"{v},{k % 2}\n" for k, v in enumerate(values)))
-    assert read_table(tmp_path / "t.csv").columns["x"].tolist() == [float(v) for v in values]
+    assert read_columns(tmp_path / "t.csv")["x"].tolist() == [float(v) for v in values]
 
 
 def test_spaces_around_names_are_no_part_of_them(tmp_path):
     (tmp_path / "t.csv").write_text("a , b, target \n1, x, yes\n2, ?, no\n")
-    table = read_table(tmp_path / "t.csv")
-    assert (list(table.columns), table.target) == (["a", "b"], "target")
-    assert table.columns["b"].tolist() == [" x", None]
-    assert table.labels.tolist() == ["yes", "no"]
-    (tmp_path / "t.csv").write_text("a,a ,target\n1,2,0\n")
-    with pytest.raises(ValueError, match=r"^t\.csv: .*got a twice\."):
-        read_table(tmp_path / "t.csv")
+    columns = read_columns(tmp_path / "t.csv")
+    assert list(columns) == ["a", "b", "target"]
+    assert columns["b"].tolist() == [" x", None]
+    for header in ("a,a ,target", "a,b,a"):
+        (tmp_path / "t.csv").write_text(f"{header}\n1,2,0\n")
+        with pytest.raises(ValueError, match=r"^t\.csv: .*got a twice\."):
+            read_columns(tmp_path / "t.csv")
 
 
 def test_question_marks_are_missing_in_parquet_too(tmp_path):
     pd.DataFrame({"x": ["a", "?", " ? "], "y": ["1", "2", "1"]}).to_parquet(tmp_path / "t.parquet")
-    assert read_table(tmp_path / "t.parquet").columns["x"].tolist() == ["a", None, None]
+    assert read_columns(tmp_path / "t.parquet")["x"].tolist() == ["a", None, None]
 
 
 @pytest.mark.parametrize(
@@ -192,13 +179,13 @@ def test_rows_shorter_than_the_header_are_refused(text, fields, tmp_path):
     with pytest.raises(
         ValueError, match=rf"^Each line of short\.csv must have {fields}\. A value or a separator is missing"
     ):
-        read_table(tmp_path / "short.csv")
+        read_columns(tmp_path / "short.csv")
 
 
 def test_an_open_quotation_mark_is_refused(tmp_path):
     (tmp_path / "t.csv").write_text('a,b,y\n1,2,0\n1,"2,0\n3,4,1\n')
-    with pytest.raises(ValueError, match=r"^t\.csv could not .*: a quotation mark is not closed in line 4\."):
-        read_table(tmp_path / "t.csv")
+    with pytest.raises(ValueError, match=r"^t\.csv could not .* in line 4\. Check that every quotation mark is closed"):
+        read_columns(tmp_path / "t.csv")
 
 
 @pytest.mark.parametrize(
@@ -217,19 +204,19 @@ def test_blank_lines_and_trailing_header_separators_are_no_short_rows(text, tmp_
 
 def test_values_may_be_long(tmp_path):
     (tmp_path / "t.csv").write_text(f"x,y\n{'long' * 50_000},0\nb,1\n")
-    assert len(read_table(tmp_path / "t.csv").columns["x"][0]) == 200_000
+    assert len(read_columns(tmp_path / "t.csv")["x"][0]) == 200_000
 
 
 def test_codes_beyond_64_bits_keep_their_zeros(tmp_path):
     codes = ["00012345678901234567890123", "99912345678901234567890123", "7"]
     (tmp_path / "t.csv").write_text("code,y\n" + "".join(f"{c},{k % 2}\n" for k, c in enumerate(codes)))
-    assert read_table(tmp_path / "t.csv").columns["code"].tolist() == codes
+    assert read_columns(tmp_path / "t.csv")["code"].tolist() == codes
 
 
 def test_truth_values_of_new_files_match_the_training_words(tmp_path):
     (tmp_path / "train.csv").write_text("m,y\n" + "true,0\nfalse,1\nunknown,0\n" * 3)
     (tmp_path / "new.csv").write_text("m\ntrue\nfalse\n")
-    encoder = TableEncoder(unseen="error").fit(read_table(tmp_path / "train.csv"))
+    encoder = TableEncoder(unseen="error").fit({"m": read_columns(tmp_path / "train.csv")["m"]})
     assert encoder.get_feature_names_out().tolist() == ["m=false", "m=true", "m=unknown"]
     assert encoder.transform(read_columns(tmp_path / "new.csv")).tolist() == [[0, 1, 0], [1, 0, 0]]
 

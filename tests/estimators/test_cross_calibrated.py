@@ -346,4 +346,4 @@ def test_pickle_keeps_it_and_save_says_so(tmp_path):
     assert again.rejection_rule(risk=0.2) == clf.rejection_rule(risk=0.2)
     for call in (clf.save, CrossCalibrated.load):
         with pytest.raises(TypeError, match=r"joblib.*pickle, or skops"):
-            call(tmp_path / "model", about={})
+            call(tmp_path / "model")

@@ -1,14 +1,13 @@
 """Tests of the pool of networks, trees and linear models: which members are kept, and saving and loading."""
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from sklearn.base import clone
 
 from calibrant import SelfCalibratedClassifier
-from calibrant.methods import Mixture, Samples, SelfCalibrated, Task, blend
-from calibrant.methods.blend import MOST_CLASSES, Blend, used_kinds
+from calibrant.methods import Mixture, Samples, SelfCalibrated, Task
+from calibrant.methods.blend import MOST_CLASSES, Blend
 from tests.estimators.cases import QUICK, three_classes
 
 POOL = QUICK["self-calibrated"]
@@ -74,9 +73,7 @@ def test_networks_alone_need_no_pool():
     assert fitted.temperature_ == found.temperature
 
 
-@pytest.mark.parametrize(
-    "members", [("network",), ("network", "trees"), ("network", "trees", "linear"), ("network", "forest")], ids=str
-)
+@pytest.mark.parametrize("members", [("network",), ("network", "trees"), ("network", "trees", "linear")], ids=str)
 def test_out_of_fold_probabilities(members):
     """They come from models that never saw the label, so they cannot predict coin flips."""
     X, y = coin(90)
@@ -105,9 +102,9 @@ def test_out_of_fold_probabilities_of_a_held_out_part():
     ("members", "words"),
     [
         (("trees",), "must include 'network'"),
-        (("network", "woods"), "'network', 'linear', 'trees', 'forest', each once; got"),
+        (("network", "woods"), "'network', 'linear', 'trees', each once; got"),
         (("network", "trees", "trees"), "each once"),
-        ("network", "must be 'auto' or a tuple"),
+        ("network", "must be a tuple"),
     ],
 )
 def test_members_are_checked(members, words):
@@ -136,40 +133,3 @@ def test_many_classes_have_no_trees(monkeypatch):
         fitted[most] = clone(POOL).set_params(members=("network", "trees")).fit(X, y).members_
     assert "trees" not in fitted[2]
     assert "trees" in fitted[3]
-
-
-@pytest.mark.parametrize(
-    ("rows", "classes", "forest"), [(2500, 3, True), (2501, 3, False), (90, 2, False), (90, 30, True), (90, 31, False)]
-)
-def test_the_forest_is_for_small_tables_of_several_classes(rows, classes, forest):
-    assert used_kinds("auto", rows, classes) == ["linear", "trees", *(["forest"] if forest else [])]
-    assert used_kinds(("network", "forest", "trees"), rows, classes) == ["trees", "forest"]
-
-
-def test_more_rows_have_no_forest(monkeypatch):
-    """The classifier is then the same as if no forest had been asked for, bit for bit."""
-    X, y = three_classes(120)
-    small = clone(POOL).set_params(members="auto")
-    with_forest = clone(small).fit(X, y)
-    assert "forest" in with_forest.members_
-    without = clone(POOL).fit(X, y)
-    monkeypatch.setattr(blend, "FOREST_ROWS", 119)
-    limited = clone(small).fit(X, y)
-    np.testing.assert_array_equal(limited.predict_proba(X), without.predict_proba(X))
-    np.testing.assert_array_equal(limited.oof_proba_, without.oof_proba_)
-    assert np.abs(with_forest.predict_proba(X) - without.predict_proba(X)).max() > 0
-
-
-def test_a_forest_is_saved_and_read(tmp_path):
-    """Rows with text, missing numbers, weights and groups, of four classes of which one is rare."""
-    random = np.random.default_rng(0)
-    frame = pd.DataFrame({"x": random.normal(size=120), "town": random.choice(["Bern", "Rom", None], 120)})
-    y = np.array(["a", "b", "c", "d"])[(frame["x"] > 0).astype(int) + 2 * (frame["town"] == "Rom")]
-    frame.loc[::9, "x"] = np.nan
-    fitted = clone(POOL).set_params(members=("network", "forest"), class_weight="balanced")
-    fitted.fit(frame, y, random.uniform(0.5, 2, 120), groups=np.arange(120) // 2)
-    assert "forest" in fitted.members_
-    fitted.save(tmp_path / "model")
-    again = SelfCalibratedClassifier.load(tmp_path / "model")
-    assert again.members_ == fitted.members_
-    np.testing.assert_array_equal(again.predict_proba(frame), fitted.predict_proba(frame))

@@ -115,7 +115,7 @@ def test_onnx_says_that_inputs_are_dense(tmp_path, wide):
         to_onnx(wide[0], tmp_path / "model.onnx")
 
 
-@pytest.mark.parametrize("members", [("network",), ("network", "trees"), "auto"])
+@pytest.mark.parametrize("members", [("network",), ("network", "trees")])
 def test_every_choice_of_members(members):
     X, y = rare_words(150)
     clf = SelfCalibratedClassifier((8,), folds=2, epochs=20, members=members, random_state=0).fit(X, y)

@@ -24,10 +24,8 @@ from calibrant.export.networks import scaled
 from calibrant.methods.blend import KINDS, Blend
 from calibrant.methods.confidence import Mapped
 from calibrant.pool.boosted_trees import StoredBoosted
-from calibrant.pool.extra_trees import ExtraTrees
 from calibrant.pool.linear_member import Line, Linear
 from calibrant.pool.pool import Pool
-from calibrant.pool.pool_members import Rows
 from tests.base.test_samples import HERE, load
 from tests.methods.test_confidence_map import moved
 
@@ -164,18 +162,6 @@ def _run(build, inputs, classes, tmp_path):
     outputs = {"Y": (value, np.float64, ["n", classes])}
     own.write(tmp_path / "piece.onnx", {"X": (kind, ["n", inputs.shape[1]])}, outputs, {})
     return session(tmp_path / "piece.onnx").run(None, {"X": inputs})[0]
-
-
-@pytest.mark.parametrize("classes", [2, 5])
-def test_a_forest_keeps_small_probabilities(classes, tmp_path):
-    """Its log-probabilities are precise where a class is improbable, and for classes without training rows."""
-    random = np.random.default_rng(0)
-    inputs = random.normal(size=(300, 3)).astype(np.float32)
-    rows = Rows(inputs, (inputs[:, 0] > 0) * (classes - 1), None, classes)
-    forest = ExtraTrees(trees=20, max_features=1.0, shrinkages=(0.01,)).path(rows, rows, 0).at(1)
-    found = _run(forest.onnx, inputs, classes, tmp_path)
-    np.testing.assert_allclose(found, forest.scores(inputs), rtol=0, atol=1e-5)
-    assert found.min() < -4
 
 
 def test_thresholds_between_float32_numbers_divide_as_they_did(tmp_path):

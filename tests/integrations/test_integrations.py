@@ -180,6 +180,7 @@ def test_a_part_of_a_lightning_module_can_be_named():
         trainer.fit(Module(), *(DataLoader(rows_of(*part), batch_size=20) for part in (train, val)))
         return callback
 
+    assert fit(network="net", calibrator="map").result_.extras["confidence"]["kind"] == "temperature"
     callback = fit(network="net")
     assert type(callback.result_.module) is nn.Linear
     assert callback.result_.probs(val[0]).shape == (30, 2)

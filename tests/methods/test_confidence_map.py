@@ -17,7 +17,7 @@ import calibrant
 from calibrant.bilevel import LogitMap
 from calibrant.methods import Calibrated, Standard
 from calibrant.methods import confidence as confidence_map
-from calibrant.methods.confidence import Choice, Mapped, WithConfidenceMap, choose_map, fit_map
+from calibrant.methods.confidence import Choice, Mapped, choose_map, fit_map
 
 
 def rows(count, seed=0, *, classes=4, crooked=True):
@@ -197,5 +197,5 @@ def test_the_argument_calibration(monkeypatch):
     for given in ({"calibration": "isotonic"}, {"calibration": "auto", "method": Standard()}):
         with pytest.raises(ValueError, match="calibration must be 'auto' or 'temperature'"):
             calibrant.fit(net, (x, y), (x, y), **given)
-    with pytest.raises(ValueError, match="A confidence map needs a validation part"):
-        calibrant.fit(net, (x, y), method=WithConfidenceMap(Standard(epochs=1)))
+    with pytest.raises(ValueError, match="The calibrator 'map' needs a validation part"):
+        calibrant.fit(net, (x, y), method=Calibrated("map", Standard(epochs=1)))

@@ -16,8 +16,8 @@ from calibrant.methods import CrossFitted, Samples, SelfCalibrated, Standard, Ta
 from calibrant.methods.core.task import even
 from calibrant.methods.crossfit import crossfit as held_out
 from calibrant.methods.crossfit.crossfit import CrossFit, fit_last_step, flip_rate, labels_differ, wrong_label
-from calibrant.methods.crossfit.folds import Fold, deal, row_groups
-from calibrant.methods.self_calibrated import LabelNoisy, Pooled
+from calibrant.methods.crossfit.folds import Fold, deal, grouped
+from calibrant.methods.self_calibrated import Candidate
 from calibrant.metrics import ece, nll
 from calibrant.pool.pool import least_lapse
 
@@ -67,12 +67,9 @@ def copied(kind: str, *, val: bool = False) -> Task:
 
 
 @pytest.mark.parametrize("kind", ["copies", "groups"])
-@pytest.mark.parametrize("val", [False, True])
-@pytest.mark.parametrize("candidate", [Pooled, LabelNoisy])
-def test_networks_never_judge_a_copy_or_group_they_trained_on(kind, val, candidate):
-    if candidate is LabelNoisy and not val:
-        pytest.skip("needs a validation part")
-    tasks = candidate(SelfCalibrated(folds=4)).parts(copied(kind, val=val))
+@pytest.mark.parametrize(("val", "label_noise"), [(False, False), (True, False), (True, True)])
+def test_networks_never_judge_a_copy_or_group_they_trained_on(kind, val, label_noise):
+    tasks = Candidate(SelfCalibrated(folds=4), label_noise).parts(grouped(copied(kind, val=val)))
     together = torch.arange(120) % 30
     for task in even(tasks):
         held = together[task.fold.held]
@@ -98,7 +95,7 @@ def test_held_out_logits_come_from_networks_without_the_row():
             seen.append(known)
             return known[:, None].double().repeat(1, 3)
 
-    dealt = deal(own.train.labels, 5, seed=0, repeats=2, groups=row_groups(own.train))
+    dealt = deal(own.train.labels, 5, seed=0, repeats=2, groups=grouped(own).train.groups)
     fit = CrossFit(tuple(map(Remembers, dealt)), tuple(dealt), own.train)
     assert torch.equal(fit.held_out_logits, torch.zeros(120, 3, dtype=torch.float64))
     assert len(torch.cat(seen)) == 240
@@ -130,7 +127,7 @@ def test_folds_can_be_named(cv):
     splits = tuple(cv.split(own.train.inputs, own.train.labels, own.train.groups))
     task = Task(own.train, None, 3, splits=splits)
     method = SelfCalibrated(hidden=(4,), epochs=10)
-    for found, (train, held) in zip(Pooled(method).parts(task), splits, strict=True):
+    for found, (train, held) in zip(Candidate(method).parts(task), splits, strict=True):
         assert found.fold.train.tolist() == list(train)
         assert found.fold.held.tolist() == list(held)
     fitted = method.fit(task)

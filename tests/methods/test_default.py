@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import calibrant
-from calibrant.methods import CrossFitted, Samples, Task, default_method
-from calibrant.methods.confidence import WithConfidenceMap
+from calibrant.methods import Calibrated, CrossFitted, Samples, Task, default_method
 from calibrant.methods.core.samples import as_part
-from calibrant.methods.core.task import Unchanged
 from calibrant.methods.fit.defaults import NEW, PLAIN, TUNED
 from calibrant.methods.fit.untrained import is_pretrained, is_untrained
 from calibrant.methods.recipes import RECIPES, SMALL_RECIPES, recipe_for
@@ -30,15 +30,15 @@ def test_small_data_get_several_networks_and_everything_else_one():
         assert default_method(model, small) == CrossFitted()
     assert default_method(net, Task(part(20), None, 2)) == CrossFitted()
     recipe = SMALL_RECIPES["perceptron"]
-    assert default_method(net, large) == WithConfidenceMap(recipe)
-    assert default_method(net, large, "temperature") == WithConfidenceMap(recipe, hidden=0)
+    assert default_method(net, large) == Calibrated("map", recipe)
+    assert default_method(net, large, "temperature") == Calibrated("prior-temperature", recipe)
     assert default_method(net, Task(part(5000), None, 2)) == recipe
 
 
 def test_loaders_of_few_samples_get_several_networks_too():
     net, samples = nn.Linear(2, 2), TensorDataset(torch.randn(20, 2), torch.arange(20) % 2)
     recipe = SMALL_RECIPES["perceptron"]
-    several, one = WithConfidenceMap(VariedRates(NEW, 3)), WithConfidenceMap(recipe)
+    several, one = Calibrated("map", VariedRates(NEW, 3)), Calibrated("map", recipe)
     many = TensorDataset(torch.zeros(5000, 2), torch.arange(5000) % 2)
     cases = {
         "few": (DataLoader(samples, batch_size=5, shuffle=True), several),
@@ -87,13 +87,14 @@ def test_trained_networks_are_tuned_and_large_ones_trained_once():
     frozen.bias.requires_grad_(False)
     seen(torch.randn(4, 2))
     task = Task(part(20), part(10), 2)
-    for net in (frozen, seen, Unchanged(seen)):
-        assert default_method(net, task) == WithConfidenceMap(VariedRates(TUNED, 3))
+    for net in (frozen, seen):
+        assert default_method(net, task) == Calibrated("map", VariedRates(TUNED, 3))
+    assert default_method(nn.Linear(2, 2), replace(task, redraw=False)) == Calibrated("map", VariedRates(NEW, 3))
     large = nn.Sequential(nn.Linear(2, 600), nn.Linear(600, 2000), nn.Linear(2000, 2))
-    assert default_method(large, task) == WithConfidenceMap(RECIPES["perceptron"])
+    assert default_method(large, task) == Calibrated("map", RECIPES["perceptron"])
     large[0].bias.requires_grad_(False)
-    assert default_method(Unchanged(large), task) == WithConfidenceMap(RECIPES["pretrained"])
-    assert default_method(large, task, pretrained=False) == WithConfidenceMap(RECIPES["perceptron"])
+    assert default_method(large, task) == Calibrated("map", RECIPES["pretrained"])
+    assert default_method(large, task, pretrained=False) == Calibrated("map", RECIPES["perceptron"])
 
 
 class NoHead(nn.Module):
@@ -112,7 +113,7 @@ def test_large_data_get_one_network_with_or_without_a_head():
     frozen = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     frozen[0].weight.requires_grad_(False)
     for net in (NoHead(), frozen):
-        assert default_method(net, large) == WithConfidenceMap(recipe_for(net))
+        assert default_method(net, large) == Calibrated("map", recipe_for(net))
 
 
 class Recurrent(nn.Module):

@@ -16,7 +16,7 @@ from calibrant.bilevel import SGD, Adam, AdamW, Bilevel, NonFiniteError, Plain, 
 from calibrant.methods import Samples, Task
 from calibrant.methods.averaged import LOOKS, AveragedNetwork, BestAverage, Divergence, per_sample
 from calibrant.methods.core.samples import as_part
-from calibrant.methods.fit.defaults import several_networks, story_of
+from calibrant.methods.fit.defaults import default_method, story_of
 from calibrant.methods.recipes import RECIPES, SMALL_RECIPES, as_optimizer, kind_of, recipe_for
 
 
@@ -86,7 +86,7 @@ def test_the_rate_of_adam_grows_with_the_batch_size():
     loader = DataLoader(TensorDataset(*rows(5000)), batch_size=512)
     result = calibrant.fit(perceptron(), loader, rows(300, 1), epochs=1)
     assert result.extras["method"] == "small perceptron: AdamW, one cycle up to 0.008"
-    several = several_networks(perceptron(), Task(as_part(loader, perceptron()), None, 3, 0), 3)
+    several = default_method(perceptron(), Task(as_part(loader, perceptron()), None, 3, 0), networks=3)
     assert several.base.rate == pytest.approx(0.008)
 
 

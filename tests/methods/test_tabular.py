@@ -13,7 +13,7 @@ from calibrant.methods import Mixture, Samples, SelfCalibrated, Task, fit_all, t
 from calibrant.methods.core.method import build
 from calibrant.methods.crossfit.crossfit import fold_tasks
 from calibrant.methods.crossfit.folds import deal, grouped
-from calibrant.methods.self_calibrated import FEW_CASES, SHORT, Pooled, weighed
+from calibrant.methods.self_calibrated import FEW_CASES, SHORT, Candidate, weighed
 from calibrant.methods.tabular import ROWS_PER_COLUMN, WIDE, Rotated, column_strengths, merged_copies, wide_axes
 from calibrant.models import mlp
 from calibrant.models.architectures.mlp import EmbeddingLayer
@@ -179,7 +179,7 @@ def how_solved(labels: Tensor, columns: int = 3, n_classes: int = 2) -> tuple[in
     """The number of training steps, and the number that the hypergradient goes through."""
     generator = torch.Generator().manual_seed(0)
     task = Task(Samples(torch.randn(len(labels), columns, generator=generator), labels), None, n_classes, 0)
-    method = Pooled(SelfCalibrated(hidden=(2,)))
+    method = Candidate(SelfCalibrated(hidden=(2,)))
     parts = list(method.parts(task))[:1]
     how = method.solving(build([method], parts))
     assert isinstance(how.hypergradient, Truncated)

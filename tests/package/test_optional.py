@@ -39,7 +39,7 @@ found = {"version": calibrant.__version__, "file": calibrant.__file__, "tried": 
 
 import numpy as np
 from calibrant import plots
-from calibrant.data import TableEncoder, read_table
+from calibrant.data import TableEncoder, read_columns
 
 def error(function, *arguments):
     try:
@@ -51,7 +51,7 @@ found["encoded"] = TableEncoder().fit_transform(np.eye(3)).shape
 data = plots.prepare_reliability(confidence=[0.5, 0.9], correct=[0, 1])
 found["plots"] = error(plots.ReliabilityDisplay(data).plot)
 open("t.parquet", "w").write("PAR1")
-found["tables"] = error(read_table, "t.parquet")
+found["tables"] = error(read_columns, "t.parquet")
 print(json.dumps(found))
 """
 

@@ -45,7 +45,7 @@ CEILINGS = {
     "export": 400,
     "integrations": 250,
     "losses": 550,
-    "methods": 4_100,
+    "methods": 3_850,
     "metrics": 1_550,
     "models": 1_250,
     "plots": 700,

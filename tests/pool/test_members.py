@@ -12,12 +12,11 @@ from sklearn.linear_model import LogisticRegression
 
 from calibrant.pool import boosted_trees as trees
 from calibrant.pool.boosted_trees import MOST, TRIED, VERY_WIDE, WIDE, StoredBoosted, Trees, telling_columns
-from calibrant.pool.extra_trees import ExtraTrees
 from calibrant.pool.linear_member import Line, Linear
 from calibrant.pool.pool_members import ModelPath, Rows, best_place, cross_fit, held_out_loss
 
 FEW = Trees(learning_rate=0.1, iterations=30, patience=10)
-KINDS = {"trees": FEW, "linear": Linear(), "forest": ExtraTrees(trees=20)}
+KINDS = {"trees": FEW, "linear": Linear()}
 """A new member is one more row."""
 each_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 
@@ -64,42 +63,32 @@ def test_the_mean_of_forests_has_the_mean_of_their_logits():
     mean.check(4, 3)
 
 
-WRONG = {
-    "both": [
-        ("left", lambda v: np.where(v < 0, v, v + 100)),
-        ("right", lambda v: v * 0),
-        ("feature", lambda v: v + 4),
-        ("feature", lambda v: -4 - v),
-        ("threshold", lambda v: v[1:]),
-        ("starts", lambda v: v[1:]),
-        ("starts", lambda v: v[:0]),
-        ("starts", lambda v: v + 1),
-    ],
-    "trees": [("column", lambda v: v + 3), ("value", lambda v: v[1:]), ("baseline", lambda v: v[1:])],
-    "forest": [
-        ("starts", lambda v: v[:1]),
-        ("probs", lambda v: v[1:]),
-        ("probs", lambda v: v[:, 1:]),
-        ("probs", lambda v: v * 0),
-        ("probs", lambda v: v * np.nan),
-        ("inverse_temperature", lambda v: -v),
-    ],
-}
+WRONG = [
+    ("left", lambda v: np.where(v < 0, v, v + 100)),
+    ("right", lambda v: v * 0),
+    ("feature", lambda v: v + 4),
+    ("feature", lambda v: -4 - v),
+    ("threshold", lambda v: v[1:]),
+    ("starts", lambda v: v[1:]),
+    ("starts", lambda v: v[:0]),
+    ("starts", lambda v: v + 1),
+    ("column", lambda v: v + 3),
+    ("value", lambda v: v[1:]),
+    ("baseline", lambda v: v[1:]),
+]
 
 
-@pytest.mark.parametrize("name", ["trees", "forest"])
-def test_trees_that_were_tampered_with_are_refused(name):
+def test_trees_that_were_tampered_with_are_refused():
     """A wrong child number would lead to a node of another tree, or in circles."""
     rows = table(100)
-    forest = KINDS[name].path(rows, rows, 0).at(2)
+    forest = FEW.path(rows, rows, 0).at(2)
     forest.check(4, 3)
-    for field, change in WRONG["both"] + WRONG[name]:
+    for field, change in WRONG:
         with pytest.raises(ValueError, match="forest"):
             dataclasses.replace(forest, **{field: change(getattr(forest, field))}).check(4, 3)
 
 
-@pytest.mark.parametrize("name", ["trees", "forest"])
-def test_trees_see_the_telling_columns_of_wide_rows(name):
+def test_trees_see_the_telling_columns_of_wide_rows():
     """Splits are numbered by the columns of the inputs, not by those that were chosen."""
     rows = table(200)
     noise = np.random.default_rng(5).normal(size=(200, 400))
@@ -107,7 +96,7 @@ def test_trees_see_the_telling_columns_of_wide_rows(name):
     columns = telling_columns(wide)
     assert len(columns) == WIDE
     assert 400 in columns
-    forest = KINDS[name].path(wide, wide, 0).at(20)
+    forest = FEW.path(wide, wide, 0).at(20)
     used = set(forest.feature[forest.inner])
     assert used <= set(columns)
     assert 400 in used

@@ -13,8 +13,6 @@ pytest.importorskip("matplotlib")
 
 from calibrant.methods import METHODS, Entry
 from studies.common.commands import COMMANDS
-from studies.common.dry_run import estimate, list_runs
-from studies.common.keys import make_key
 from studies.common.study import Study
 from tests.studies.cases import TINY, invoke, tiny_reproduce, write_table
 
@@ -175,11 +173,11 @@ def test_studies_of_tables_list_their_runs_too(tmp_path):
     data = tmp_path / "data"
     data.mkdir()
     write_table(data / "one.csv")
-    for command in (("bench", "tables", "--methods", "hgb"), ("ablate", "tables", "--only", "one")):
-        assert "--data must name" in invoke(*command).stderr
-        done = invoke(*command, "--data", data, "--seeds", 1, "--dry-run", "--out", tmp_path / "out")
-        assert done.exit_code == 0, done.output
-        assert "missing  one, " in done.stdout
+    command = ("bench", "tables", "--methods", "hgb")
+    assert "--data must name" in invoke(*command).stderr
+    done = invoke(*command, "--data", data, "--seeds", 1, "--dry-run", "--out", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    assert "missing  one, " in done.stdout
     assert not (tmp_path / "out").exists()
 
 
@@ -194,26 +192,9 @@ def test_stored_runs_are_done_and_others_missing(tmp_path, monkeypatch):
         assert "done     bac, standard, seed 0" in done.stdout
         assert "missing  bac, standard, seed 1" in done.stdout
         assert ": 1 done, 1 missing." in done.stdout
-        assert "by the times of the stored runs." in done.stdout
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     again = invoke("reproduce", "bo4sc", *common, "--seeds", 1, "--fresh", "--out", out)
     assert ": 1 missing." in again.stdout
-
-
-def test_the_estimate_is_a_mean_over_other_seeds(monkeypatch):
-    keys = [make_key(settings="", dataset="bac", method=name, seed=seed) for name in "ab" for seed in (0, 1)]
-    timed = [
-        {"dataset": "bac", "method": "a", "seed": 7, "seconds": 2.0, "code": "1"},
-        {"dataset": "bac", "method": "a", "seed": 0, "seconds": 4.0},  # without a version: the first
-    ]
-    monkeypatch.setattr("studies.common.dry_run.committed", lambda name: ())
-    listed = list_runs(keys, timed, "bo4sc", ("dataset", "method", "seed")).splitlines()
-    assert listed[0] == "done     bac, a, seed 0"
-    assert listed[-2:] == [
-        "4 runs: 1 done, 3 missing.",
-        "The runs to make take about 3 s for 1 of them, by the times of the stored runs.",
-    ]
-    assert estimate(keys, [], "bo4sc") == ""
 
 
 def test_every_command_names_its_experiment():

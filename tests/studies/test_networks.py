@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from calibrant.methods import Task
+from calibrant.methods import Calibrated, Task
 from calibrant.methods.averaged import AveragedNetwork
-from calibrant.methods.confidence import WithConfidenceMap
 from calibrant.methods.core.samples import Samples
 from calibrant.methods.fit.defaults import default_method
 from studies import network_tasks as tasks
@@ -50,7 +49,7 @@ def test_the_large_version_trains_one_network():
     task = tasks.TASKS["table"]
     model, splits = networks.prepared(task, "large", 0)
     method = default_method(model, Task(Samples(*splits.train), Samples(*splits.val), 3))
-    assert isinstance(method, WithConfidenceMap)
+    assert isinstance(method, Calibrated)
     assert isinstance(method.base, AveragedNetwork)
     assert all(len(pair.labels) == count for pair, count in zip(splits, tasks.COUNTS["large"], strict=True))
 

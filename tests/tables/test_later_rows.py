@@ -49,8 +49,6 @@ def test_groups_of_other_files_may_be_new_or_unknown(files, tmp_path):
     assert "none.csv has no column 'customer'" in note
     (note,) = parts_of(old, groups="customer", val=tmp_path / "none.csv", test=tmp_path / "others.csv").notes
     assert "none.csv has no column 'customer'" in note
-    (note,) = parts_of(old, groups="customer", val=new, test=tmp_path / "others.csv").notes
-    assert "50 of 60 groups ('customer') of the val part" in note
     with pytest.raises(ValueError, match=r"60 of 60 groups .* of the test part"):
         parts_of(old, groups="customer", val=new, test=new)
     with pytest.raises(ValueError, match=r"groups .* of the test part"):  # of the validation file
@@ -74,11 +72,10 @@ def test_the_newest_rows_are_the_test_part(kind, tmp_path):
     source = source.assign(since=written.get(kind, source["since"]))
     (source.to_parquet if kind == "parquet" else source.to_csv)(path, index=False)
     dates = "%d.%m.%Y" if kind == "days first" else ()
-    parts = parts_of(path, time="since", dates=dates, test=0.25, val=0.1, seed=3)
+    parts = parts_of(path, time="since", dates=dates, test=0.25, seed=3)
     assert "since" not in parts.train.columns
     order = np.argsort(days.to_numpy())
     assert set(parts.test.numbers - 1) == set(order[-60:])
-    assert {*(parts.val.numbers - 1), *(parts.aside.numbers - 1)} == set(order[-84:-60])
     start = "25.714" if kind == "numbers" else "2020-06-29"
     assert any(f"the newest 60 rows: from {start}" in note for note in parts.notes)
 

@@ -192,14 +192,10 @@ def test_groups_and_copies_stay_in_one_part(tmp_path):
     source["patient"] = np.arange(300) // 3
     source = pd.concat([source, source.iloc[:40].assign(patient=np.arange(40) + 1000)])
     source.to_csv(tmp_path / "t.csv", index=False)
-    parts = parts_of(tmp_path / "t.csv", groups="patient", val=0.2, test=0.25, seed=3)
+    parts = parts_of(tmp_path / "t.csv", groups="patient", test=0.25, seed=3)
     assert "patient" not in parts.train.columns
-    groups = [set(part.groups) for part in parts.each.values()]
-    assert sum(map(len, groups)) == len(set.union(*groups))
-    held_out = {
-        int(number): "val" if name == "aside" else name for name, p in parts.each.items() for number in p.numbers
-    }
-    assert all(held_out[k + 1] == held_out[k + 301] for k in range(40))
+    assert not set(parts.train.groups) & set(parts.test.groups)
+    assert all((k + 1 in parts.test.numbers) == (k + 301 in parts.test.numbers) for k in range(40))
     assert 0.15 < len(parts.test) / 340 < 0.35
 
 
@@ -270,17 +266,6 @@ def edited(path, **columns):
     return path
 
 
-def test_notes_on_values_in_upper_and_lower_case(quick, tmp_path):
-    source = churn()
-    path = edited(tmp_path / "t.csv", member=np.resize(["Yes", "yes", "No"], 240), code=np.resize(["a", "b"], 240))
-    done = invoke("train", path, "--target", "left?", "--out", tmp_path / "out")
-    assert "Column 'member' has values that differ only in upper and lower case (Yes, yes)." in done.stderr
-    assert done.stderr.count("upper and lower case") == 1
-    edited(path, **{"left?": [v.upper() if k < 20 else v for k, v in enumerate(source["left?"])]})
-    done = invoke("train", path, "--target", "left?", "--out", tmp_path / "out")
-    assert "Column 'left?' has values that differ only in upper and lower case" in done.stderr
-
-
 def test_an_export_of_a_spreadsheet(quick, tmp_path):
     rng = np.random.default_rng(0)
     amounts, days = rng.integers(100_000, 900_000, 120), rng.integers(1, 28, 120)
@@ -293,13 +278,8 @@ def test_an_export_of_a_spreadsheet(quick, tmp_path):
     command = ("train", tmp_path / "t.csv", "--target", "Status", "--out", tmp_path / "out", "--encoding", "cp1252")
     done = invoke(*command)
     assert done.exit_code == 0, done.output
-    assert (
-        "Column 'Umsatz in €' is read as text, but looks like numbers with a decimal comma and '.' between thousands ("
-        in done.stderr
-    )
-    assert "Pass --decimal , --thousands . if they are." in done.stderr
+    assert "Column 'Umsatz in €' is read as text, but looks like numbers with other marks (" in done.stderr
     assert "Column 'Datum' is read as text, but looks like dates ('" in done.stderr
-    assert "Pass --dates '%d.%m.%Y', or write them as 2024-12-31." in done.stderr
     done = invoke(*command, "--decimal", ",", "--thousands", ".", "--dates", "%d.%m.%Y")
     assert done.exit_code == 0, done.output
     assert "Numbers: Umsatz in €, Größe." in done.stderr
@@ -356,11 +336,6 @@ BAD = {
     "missing column": (lambda t: t, ["--target", "Left"], "has no column 'Left'. Did you mean 'left?'?"),
     "unknown drop": (lambda t: t, ["--target", "left?", "--drop", "vists"], "Did you mean 'visits'?"),
     "one class": (lambda t: t.assign(**{"left?": "no"}), [], "one class only, 'no'"),
-    "one class beside NA": (
-        lambda t: t.assign(**{"left?": ["no", "no", "NA"] * (len(t) // 3) + ["no"] * (len(t) % 3)}),
-        [],
-        "one class only, 'no'. 80 rows have no label; empty, NA, None and ? count as",
-    ),
     "one row": (lambda t: t.head(1), [], "one row with a label"),
     "few rows": (lambda t: t.head(8), [], "must have at least 10 rows with a label"),
     "no labels": (lambda t: t.assign(**{"left?": np.nan}), [], "240 of the 240 rows"),
@@ -379,7 +354,6 @@ BAD = {
     "method": (lambda t: t, ["--method", "magic"], "--method must be 'self-calibrated', "),
     "risk": (lambda t: t, ["--risk", "5"], "--risk must be a share"),
     "share": (lambda t: t, ["--test", "1.5"], "--test must be a file or a share"),
-    "both shares": (lambda t: t, ["--test", "0.6", "--val", "0.5"], "leave rows to train on"),
     "no test file": (lambda t: t, ["--test", "nowhere.csv"], "There is no file nowhere.csv"),
     "one group": (lambda t: t, ["--groups", "always"], "one group only"),
     "two groups": (

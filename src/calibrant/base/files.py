@@ -63,14 +63,12 @@ class Format:
         path: str | os.PathLike[str],
         kind: str,
         arrays: Mapping[str, Any],
-        *,
-        about: Mapping[str, Any] | None = None,
         **parts: Any,
     ) -> None:
-        """Write arrays and JSON values; ``about`` holds any text and numbers, which :func:`read_about` returns."""
+        """Write arrays and JSON values."""
         header = {"format": NAME, "version": VERSION, "calibrant": __version__, "holds": self.noun, "class": kind}
         try:
-            text = json.dumps({**header, **parts, "about": dict(about or {})}, allow_nan=False)
+            text = json.dumps({**header, **parts}, allow_nan=False)
         except (TypeError, ValueError) as error:
             raise ValueError(
                 f"The parameters of {kind} cannot be written as JSON: {error}. Use plain numbers, strings and None."
@@ -109,7 +107,10 @@ class Format:
             )
         version = header.get("version")
         if version != VERSION:
-            raise _Wrong(_version_sentence(path, version, header.get("calibrant")))
+            raise _Wrong(
+                f"{path} has version {version} of the format; calibrant {__version__} reads version {VERSION}. Install "
+                f"calibrant {header.get('calibrant')}, which wrote it, or fit and save again."
+            )
         holds = header.get("holds")
         if holds != self.noun:
             reader = READERS.get(str(holds), "a newer calibrant")
@@ -124,37 +125,6 @@ class Format:
 
 class _Wrong(ValueError):
     """An error message about a file that is intact but of the wrong kind or version."""
-
-
-def _version_sentence(path: str | os.PathLike[str], version: Any, writer: Any) -> str:
-    newer = isinstance(version, int) and version > VERSION
-    what = "Install a newer calibrant" if newer else "Install the calibrant that wrote it"
-    return (
-        f"{path} has version {version} of the format (written by calibrant {writer}); this is calibrant "
-        f"{__version__}, which reads version {VERSION}. {what}, or fit and save again."
-    )
-
-
-def read_about(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the notes that were saved with a classifier, without loading it.
-
-    Parameters
-    ----------
-    path : str or path
-        A file written by ``save(path, about=…)``.
-
-    Returns
-    -------
-    dict
-        The notes; empty if there are none. The checksum of the file is verified.
-    """
-    raw = read_bytes(path)
-    try:
-        content = read_content(raw)
-        check(raw)
-        return dict(content.get("about", {}))
-    except (SafetensorError, ValueError, TypeError, AttributeError, KeyError):
-        raise ValueError(f"{path} is not a file of calibrant, or is damaged. Give a file that save wrote.") from None
 
 
 def pack(value: Any, key: str, arrays: Arrays) -> Tree:

@@ -25,8 +25,8 @@ def train(
         str, typer.Option(help="Rows that the model is tested on: a share of the table, or a file.")
     ] = "0.2",
     val: Annotated[
-        str | None,
-        typer.Option(help="Validation rows with more reliable labels than the others: a share, or a file."),
+        Path | None,
+        typer.Option(help="File of validation rows, with more reliable labels than the others.", show_default=False),
     ] = None,
     groups: Annotated[
         str | None, typer.Option(help="Column of groups, such as patients; a group is never split between parts.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from numbers import Integral, Real
 from typing import Any, Self
@@ -215,16 +215,14 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         listed = np.argsort(-scores, kind="stable")[:n]
         return (listed, scores[listed]) if return_scores else listed
 
-    def save(self, path: str | os.PathLike[str], *, about: Mapping[str, Any] | None = None) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted classifier to one file: arrays as safetensors, the rest as JSON in its header.
 
         Parameters that are a RandomState instance or a splitter cannot be written; they are read back as None.
-        ``about`` holds your own notes for the file's header: text and numbers. :func:`calibrant.estimators.read_about`
-        reads them.
         """
         from calibrant.estimators.persistence import save_classifier
 
-        save_classifier(self, path, about=about)
+        save_classifier(self, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:

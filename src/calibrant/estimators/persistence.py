@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import fields
 from numbers import Integral
 from typing import Any, TypeVar
@@ -33,13 +32,8 @@ _COLUMNS = 10_000
 """Up to this many inputs, a network is tried; for more, its file must hold a parameter for each input."""
 
 
-def save_classifier(
-    classifier: NetworkClassifier, path: str | os.PathLike[str], *, about: Mapping[str, Any] | None = None
-) -> None:
-    """Write a fitted classifier to one file; :func:`load_classifier` reads it back with equal predictions, bit for bit.
-
-    ``about`` holds text and numbers that are stored in the file; :func:`calibrant.estimators.read_about` reads them.
-    """
+def save_classifier(classifier: NetworkClassifier, path: str | os.PathLike[str]) -> None:
+    """Write a fitted classifier to one file; :func:`load_classifier` reads it back with the same predictions."""
     name = type(classifier).__name__
     if CLASSIFIERS.get(name) is not type(classifier):
         raise TypeError(f"classifier must be one of {', '.join(CLASSIFIERS)}; got {name}.")
@@ -55,7 +49,7 @@ def save_classifier(
     state = without_large(fitted_state(classifier))
     state |= {"model_": _plain_model(state["model_"]), "encoder_": _plain_encoder(state["encoder_"])}
     parts = {"params": _packed(params, "params.", arrays), "state": _packed(state, "", arrays)}
-    FORMAT.write(path, name, arrays, about=about, **parts)
+    FORMAT.write(path, name, arrays, **parts)
 
 
 def load_classifier(path: str | os.PathLike[str]) -> NetworkClassifier:

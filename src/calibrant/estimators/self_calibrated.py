@@ -70,11 +70,9 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
         factor for each column. With None, all networks are plain, with one L2 strength per layer.
     choose : float
         The share of the validation part that is kept for choosing between candidates.
-    members : "auto" or sequence of {"network", "trees", "linear", "forest"}
+    members : sequence of {"network", "trees", "linear"}
         The kinds of classifiers in the pool: cross-fitted networks (required), gradient boosting
-        (:class:`sklearn.ensemble.HistGradientBoostingClassifier`, for up to 100 classes), logistic regression, and
-        bagged trees (:class:`sklearn.ensemble.ExtraTreesClassifier`). "auto" adds the forest to the other three for up
-        to 2,500 rows with 3 to 30 classes.
+        (:class:`sklearn.ensemble.HistGradientBoostingClassifier`, for up to 100 classes), and logistic regression.
         ``("network",)`` uses no pool: it is the mean of the networks with a temperature, class biases and a lapse rate.
     refit : bool
         False trains one network without cross-fitting on the rows that are not held out. The held-out rows, which are
@@ -169,7 +167,7 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
         batch_size: int | None = SelfCalibrated.batch_size,
         embedding: Literal["piecewise", "linear"] | None = SelfCalibrated.embedding,
         choose: float = SelfCalibrated.choose,
-        members: Sequence[str] | Literal["auto"] = MEMBERS,
+        members: Sequence[str] = MEMBERS,
         refit: bool = SelfCalibrated.refit,
         decay: bool = SelfCalibrated.decay,
         validation_fraction: float = 0.25,

@@ -29,7 +29,7 @@ def to_onnx(
     """Write a model to an ONNX file whose output ``probabilities`` is calibrated, for any number of rows.
 
     A :class:`~calibrant.SelfCalibratedClassifier` or :class:`~calibrant.BO4SCClassifier` becomes one graph of standard
-    operators: scaling, missing values, networks, trees, linear models, forests and the pool. Its input ``X`` is a
+    operators: scaling, missing values, networks, trees, linear models and the pool. Its input ``X`` is a
     table of numbers (n, columns), with NaN for missing values; its outputs are ``label`` and ``probabilities`` (n,
     classes).
 

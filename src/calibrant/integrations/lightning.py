@@ -11,11 +11,11 @@ from torch import Tensor, distributed, nn
 from torch.utils.data import DistributedSampler
 
 from calibrant.data.streams.batch import map_tensors
+from calibrant.methods.confidence import check_calibrator
 from calibrant.methods.fit.calibrate import calibrate_gathered
 from calibrant.methods.fit.guards import calibration_scores
 from calibrant.models.functional.network import batch_format, call, logits_of
 from calibrant.models.functional.user_modules import copied
-from calibrant.posthoc.registry import check_calibrator
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -77,7 +77,7 @@ class CalibrationCallback(Callback):
         prefix: str = "calibration/",
     ) -> None:
         super().__init__()
-        check_calibrator(calibrator, "calibrator")
+        check_calibrator(calibrator)
         self.network, self.calibrator, self.labels, self.prefix = network, calibrator, labels, prefix
         self.result_: Trained | None = None
 
@@ -104,7 +104,7 @@ class CalibrationCallback(Callback):
         if loader is not None:
             network = _detached(self._network(pl_module))
             gather = functools.partial(gathered, loader)
-            self.result_ = calibrate_gathered(network, loader, gather, self.calibrator, labels=self.labels)
+            self.result_ = calibrate_gathered(network, loader, gather, self.calibrator, None, None, self.labels)
 
     def _network(self, module: LightningModule) -> nn.Module:
         if self.network is None:

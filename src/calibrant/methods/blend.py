@@ -1,10 +1,10 @@
-"""Networks, trees, linear models and forests in one pool: cross-fitted on the same folds, weighted by their losses."""
+"""Networks, trees and linear models in one pool: cross-fitted on the same folds, weighted by their losses."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,43 +17,34 @@ from calibrant.methods.core.results import Fitted, Mixture, suspicion
 from calibrant.methods.core.samples import Samples
 from calibrant.methods.crossfit.crossfit import CrossFit
 from calibrant.pool.boosted_trees import Trees
-from calibrant.pool.extra_trees import ExtraTrees
 from calibrant.pool.linear_member import Linear, cross_fit_sparse
 from calibrant.pool.pool import Pool, fit_pool
 from calibrant.pool.pool_members import CrossFittedMember, MemberKind, Model, Rows, cross_fit
 
 NETWORK = "network"
-KINDS: dict[str, MemberKind] = {"linear": Linear(), "trees": Trees(), "forest": ExtraTrees()}
+KINDS: dict[str, MemberKind] = {"linear": Linear(), "trees": Trees()}
 """The members other than the networks, in the order in which they are fitted."""
 MEMBERS = (NETWORK, "trees", "linear")
 """The default members of :class:`calibrant.SelfCalibratedClassifier`."""
-AUTO: Literal["auto"] = "auto"
-"""The value of ``members`` that adds a forest to the default members if the table is small and has several classes."""
 MOST_CLASSES = {"trees": 100}
 """The most classes for a kind of member. Boosting grows a tree per class and iteration, so many classes are slow."""
-FOREST_ROWS, FOREST_CLASSES = 2500, (3, 30)
-"""With ``AUTO``: the most rows, and the fewest and the most classes, for a forest. With two classes, it did not improve
-the pool on development data. Larger tables were not studied, and larger forests predict more slowly."""
-Members = Sequence[str] | Literal["auto"]
 SMALL = 0.02
 """A member whose weight is below this share of all weights is left out."""
 MINOR = 0.2
 """A member whose weight is below this share is left out if the held-out loss does not increase without it."""
 
 
-def check_members(members: Members) -> None:
+def check_members(members: Sequence[str]) -> None:
     """Raise an error unless members are distinct names of kinds and include the network."""
-    if members == AUTO:
-        return
     kinds = (NETWORK, *KINDS)
     if isinstance(members, str) or set(members) - set(kinds) or len(set(members)) < len(members):
         names = ", ".join(map(repr, kinds))
-        raise ValueError(f"members must be {AUTO!r} or a tuple of {names}, each once; got {members!r}.")
+        raise ValueError(f"members must be a tuple of {names}, each once; got {members!r}.")
     if NETWORK not in members:
         raise ValueError(f"members must include 'network', because the others use its folds; got {members!r}.")
 
 
-def check_table(members: Members, part: Samples) -> None:
+def check_table(members: Sequence[str], part: Samples) -> None:
     """Raise an error if there are members other than the networks and the samples are not rows of numbers."""
     inputs = part.inputs
     if set(members) == {NETWORK} or (isinstance(inputs, Tensor) and inputs.dim() == 2 and part.prepare is None):
@@ -65,12 +56,8 @@ def check_table(members: Members, part: Samples) -> None:
     )
 
 
-def used_kinds(members: Members, size: int, n_classes: int) -> list[str]:
-    """The kinds other than the networks for a table with this number of rows and classes, in the order of fitting."""
-    least, most = FOREST_CLASSES
-    if members == AUTO:
-        small = size <= FOREST_ROWS and least <= n_classes <= most
-        members = [name for name in KINDS if name != "forest" or small]
+def used_kinds(members: Sequence[str], n_classes: int) -> list[str]:
+    """The kinds other than the networks for a table with this number of classes, in the order of fitting."""
     return [name for name in KINDS if name in members and n_classes <= MOST_CLASSES.get(name, n_classes)]
 
 
@@ -118,8 +105,8 @@ class Judged(NamedTuple):
         """The rows of a cross-fit that are held out and may be used to fit the pool."""
         judges = np.zeros(len(labels), dtype=bool)
         judges[fit.rows("judge").cpu().numpy()] = True
-        weights, groups = (None if v is None else v.cpu().numpy() for v in (fit.data.sample_weight, fit.data.groups))
-        return cls(labels, np.ones(len(labels)) if weights is None else weights.astype(np.float64), groups, judges)
+        groups = None if fit.data.groups is None else fit.data.groups.cpu().numpy()
+        return cls(labels, fit.data.weights.cpu().numpy(), groups, judges)
 
     def groups_of(self, rows: np.ndarray) -> np.ndarray | None:
         """The groups of some rows."""
@@ -169,7 +156,7 @@ def pruned(log_probs: dict[str, np.ndarray], held: Judged) -> tuple[dict[str, np
     return (log_probs, pool) if pool.weights.any() else ({}, Pool(pool.weights[:0], pool.bias, pool.lapse))
 
 
-def blended(members: Members, mixture: Mixture, fit: CrossFit, train: int, seed: int) -> Fitted:
+def blended(members: Sequence[str], mixture: Mixture, fit: CrossFit, train: int, seed: int) -> Fitted:
     """Cross-fit the other members on the networks' folds, and pool all members.
 
     If the networks found wrong labels, the other members weight each training label by the probability that it is
@@ -182,7 +169,8 @@ def blended(members: Members, mixture: Mixture, fit: CrossFit, train: int, seed:
     held = Judged.of(fit, rows.labels)
     predicted: dict[str, np.ndarray] = {NETWORK: log_softmax(fit.held_out_logits.cpu().numpy(), axis=1)}
     models: dict[str, Model] = {}
-    for name in used_kinds(members, *held_shape(rows)):
+    shape = len(rows.labels), rows.n_classes
+    for name in used_kinds(members, rows.n_classes):
 
         def promising(first: np.ndarray, log_probs: np.ndarray, name: str = name) -> bool:
             full = np.full_like(predicted[NETWORK], np.nan)
@@ -198,7 +186,7 @@ def blended(members: Members, mixture: Mixture, fit: CrossFit, train: int, seed:
         if member is not None:
             predicted[name], models[name] = member.held_out, member.model
     predicted, pool = pruned(predicted, held)
-    held_out = torch.from_numpy(pool.probs(np.reshape(list(predicted.values()), (len(predicted), *held_shape(rows)))))
+    held_out = torch.from_numpy(pool.probs(np.reshape(list(predicted.values()), (len(predicted), *shape))))
     extras = mixture.extras | {
         "members": tuple(predicted),
         "pool_weights": pool.weights,
@@ -213,11 +201,6 @@ def blended(members: Members, mixture: Mixture, fit: CrossFit, train: int, seed:
         extras["suspicion"] = torch.where(train_probs.isnan().any(1), extras["suspicion"].double(), doubt.double())
     networks = mixture if NETWORK in predicted else None
     return Blend(networks, {name: models[name] for name in predicted if name != NETWORK}, pool, extras)
-
-
-def held_shape(rows: Rows) -> tuple[int, int]:
-    """The shape of one member's log-probabilities."""
-    return len(rows.labels), rows.n_classes
 
 
 def first_deal(fit: CrossFit) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -237,10 +220,9 @@ def first_deal(fit: CrossFit) -> list[tuple[np.ndarray, np.ndarray]]:
 
 def _rows(fit: CrossFit, mixture: Mixture, train: int) -> Rows:
     data = fit.data
-    weights = None if data.sample_weight is None else data.sample_weight.double().cpu().numpy()
+    weights = None if data.sample_weight is None else data.weights.cpu().numpy()
     if "label_noise" in mixture.extras:
-        right = np.ones(len(data))
-        right[:train] -= mixture.extras["suspicion"].double().numpy()
-        weights = right if weights is None else right * weights
+        weights = data.weights.cpu().numpy().copy()
+        weights[:train] *= 1 - mixture.extras["suspicion"].double().numpy()
     inputs = np.asarray(data.inputs.cpu().numpy(), dtype=np.float64)
     return Rows(inputs, data.labels.cpu().numpy(), weights, mixture.extras["held_out"].shape[1], data.sparse)

@@ -11,33 +11,11 @@ from typing import Any, ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from calibrant import bilevel
 from calibrant.base.settings import check_choice, shown
-from calibrant.bilevel import (
-    CG,
-    L2,
-    OUTER_LOSSES,
-    SGD,
-    Adam,
-    Bilevel,
-    GroupedOptimizer,
-    History,
-    Hypergradient,
-    Implicit,
-    LabelNoise,
-    LabelSmoothing,
-    Optimizer,
-    OuterVariable,
-    OuterVariables,
-    SampleWeights,
-    SmoothedWeights,
-    Truncated,
-    Unrolled,
-    neighbourhood,
-)
 from calibrant.data.streams.batch import tensors_of
 from calibrant.methods.core.method import Method, SolveSettings, TrainedNetwork, TrainingGroup
 from calibrant.methods.core.results import read_outer, variables_of, weights_at
-from calibrant.methods.core.samples import entries
 from calibrant.methods.core.task import Task, streams
 
 Weights = Literal["sample", "prior", "neighbours"]
@@ -140,7 +118,7 @@ class BO4SC(Method):
         choices = {
             "inner": ("adam", "sgd"),
             "hypergradient": ("unrolled", "truncated", "implicit"),
-            "outer_loss": tuple(OUTER_LOSSES),
+            "outer_loss": tuple(bilevel.OUTER_LOSSES),
             "weights": (None, *get_args(Weights)),
         }
         for name, allowed in choices.items():
@@ -186,62 +164,61 @@ class BO4SC(Method):
     def data(self, task: Task) -> dict[str, Any]:
         return streams(task, self.batch_size, self.constants(task))
 
-    def problem(self, model: nn.Module, task: Task) -> Bilevel:
+    def problem(self, model: nn.Module, task: Task) -> bilevel.Bilevel:
         task.need_val("BO4SC")
-        return Bilevel(
+        return bilevel.Bilevel(
             model,
             self.outer_variable(model, task),
             **self.data(task),
-            outer_loss=OUTER_LOSSES[self.outer_loss](),
+            outer_loss=bilevel.OUTER_LOSSES[self.outer_loss](),
             seed=task.seed,
         )
 
     def solving(self, group: TrainingGroup) -> SolveSettings:
         return SolveSettings(
             hypergradient=self.differentiation(),
-            inner_optimizer=(Adam if self.inner == "adam" else SGD)(group.each("learning_rate")),
+            inner_optimizer=(bilevel.Adam if self.inner == "adam" else bilevel.SGD)(group.each("learning_rate")),
             outer_optimizer=self.outer_optimizer(group),
             steps=group.steps(),
-            history=History(phi_every=1 if self.keep_history else None),
+            history=bilevel.History(phi_every=1 if self.keep_history else None),
             settings={"restart": self.restart},
         )
 
     def rows_at_once(self, task: Task) -> int:
         return self.steps * super().rows_at_once(task)
 
-    def differentiation(self) -> Hypergradient:
+    def differentiation(self) -> bilevel.Hypergradient:
         """The engine's hypergradient object for these settings."""
         if self.hypergradient == "truncated":
-            return Truncated(self.steps, min(self.last, self.steps))
+            return bilevel.Truncated(self.steps, min(self.last, self.steps))
         if self.hypergradient == "implicit":
-            return Implicit(self.steps, solve=CG(20, quiet=True), damping=self.damping)
-        return Unrolled(self.steps)
+            return bilevel.Implicit(self.steps, solve=bilevel.CG(20, quiet=True), damping=self.damping)
+        return bilevel.Unrolled(self.steps)
 
-    def outer_variable(self, model: nn.Module, task: Task) -> OuterVariable:
+    def outer_variable(self, model: nn.Module, task: Task) -> bilevel.OuterVariable:
         """φ: the weights first, then the variables in ``also``."""
-        parts: list[OuterVariable] = []
+        parts: list[bilevel.OuterVariable] = []
         if self.weights is not None:
             parts.append(self.weight_variable(task))
         parts += [_ALSO[name](model, task) for name in self.also]
-        return parts[0] if len(parts) == 1 else OuterVariables(*parts)
+        return parts[0] if len(parts) == 1 else bilevel.OuterVariables(*parts)
 
-    def weight_variable(self, task: Task) -> OuterVariable:
+    def weight_variable(self, task: Task) -> bilevel.OuterVariable:
         """The weights of the training samples."""
         strength = self.prior_strength or 0.0
         if self.weights == "prior" and self.prior_strength is None:
             strength = 0.01
-        kind = SmoothedWeights if self.weights == "neighbours" else SampleWeights
+        kind = bilevel.SmoothedWeights if self.weights == "neighbours" else bilevel.SampleWeights
         return kind(len(task.train), form=self.form, initial_weight=self.initial_weight, prior_strength=strength)
 
-    def outer_optimizer(self, group: TrainingGroup) -> Optimizer:
+    def outer_optimizer(self, group: TrainingGroup) -> bilevel.Optimizer:
         """Gradient descent for the weights, Adam for everything else."""
-        variables = group.problems[0].variables
-        adam = Adam(self.also_learning_rate)
-        groups = [
-            (sum(p.numel() for p in part.parameters()), _descent(group) if isinstance(part, SampleWeights) else adam)
-            for part in variables_of(variables)
-        ]
-        return groups[0][1] if len(groups) == 1 else GroupedOptimizer(parts=tuple(groups))
+        parts = variables_of(group.problems[0].variables)
+        sizes = [sum(p.numel() for p in part.parameters()) for part in parts]
+        adam = bilevel.Adam(self.also_learning_rate)
+        optimizers = [_descent(group) if isinstance(part, bilevel.SampleWeights) else adam for part in parts]
+        groups = list(zip(sizes, optimizers, strict=True))
+        return groups[0][1] if len(groups) == 1 else bilevel.GroupedOptimizer(parts=tuple(groups))
 
     def constants(self, task: Task) -> dict[str, Tensor]:
         """Constants for the losses: α, and the neighbourhood used to smooth weights."""
@@ -249,8 +226,13 @@ class BO4SC(Method):
         constants = {"alpha": torch.tensor(float(self.alpha), device=device)} if self.outer_loss == "bce" else {}
         if self.weights != "neighbours":
             return constants
-        entries(task.train, "weights='neighbours'")
-        return constants | neighbourhood(task.train.inputs.flatten(1), task.train.labels)
+        inputs = task.train.inputs
+        if task.train.loaded or not (isinstance(inputs, Tensor) and inputs.is_floating_point()):
+            raise ValueError(
+                "weights='neighbours' needs all training inputs in memory, as one tensor of numbers. Use another form "
+                "of weights for a loader and for inputs of other kinds."
+            )
+        return constants | bilevel.neighbourhood(inputs.flatten(1), task.train.labels)
 
     def learned(self, outcome: TrainedNetwork) -> dict[str, Any]:
         """The weights, their history, and the other outer variables by name."""
@@ -265,14 +247,16 @@ class BO4SC(Method):
             return learned | solution.problem.outer_view.run(solution.phi, read_outer)
 
 
-def _descent(group: TrainingGroup) -> SGD:
+def _descent(group: TrainingGroup) -> bilevel.SGD:
     """Projected gradient descent for the sample weights, with a default rate proportional to their number."""
-    return SGD(group.each(lambda m, t: 1.5 * len(t.train) if m.outer_learning_rate is None else m.outer_learning_rate))
+    return bilevel.SGD(
+        group.each(lambda m, t: 1.5 * len(t.train) if m.outer_learning_rate is None else m.outer_learning_rate)
+    )
 
 
-_ALSO: dict[Companion, Callable[[nn.Module, Task], OuterVariable]] = {
-    "l2": lambda model, task: L2(model),
-    "l2-unit": lambda model, task: L2(model, per="unit"),
-    "label-smoothing": lambda model, task: LabelSmoothing(task.n_classes, per="class"),
-    "label-noise": lambda model, task: LabelNoise(task.n_classes),
+_ALSO: dict[Companion, Callable[[nn.Module, Task], bilevel.OuterVariable]] = {
+    "l2": lambda model, task: bilevel.L2(model),
+    "l2-unit": lambda model, task: bilevel.L2(model, per="unit"),
+    "label-smoothing": lambda model, task: bilevel.LabelSmoothing(task.n_classes, per="class"),
+    "label-noise": lambda model, task: bilevel.LabelNoise(task.n_classes),
 }

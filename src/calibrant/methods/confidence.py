@@ -27,12 +27,14 @@ from calibrant.bilevel.variables.logits import BehindMap, describe
 from calibrant.data.streams.streams import Augment
 from calibrant.data.vision import Distort
 from calibrant.losses.classification import brier, cross_entropy
-from calibrant.methods.core.method import AfterTraining, Method, TrainedNetwork
-from calibrant.methods.core.results import Fitted, Following, held_out_logits
+from calibrant.methods.core.method import TrainedNetwork
+from calibrant.methods.core.results import Fitted, Following, Recalibrated, held_out_logits
 from calibrant.methods.core.samples import Samples
 from calibrant.methods.core.task import Task
 from calibrant.methods.image_networks import STRIDE, HeldOutTraining
 from calibrant.models.functional.user_modules import copied
+from calibrant.posthoc import make_calibrator
+from calibrant.posthoc.registry import TYPES
 
 HIDDEN = 16
 FEWEST = 1000
@@ -171,28 +173,25 @@ class _Penalised:
         return float(loss), np.concatenate([g.reshape(-1) for g in gradients])
 
 
-@dataclass(frozen=True)
-class WithConfidenceMap(AfterTraining):
-    """Train with ``base``, which can be any method, then choose a confidence map on the validation part.
-
-    :func:`choose_map` compares the map with a temperature. ``extras["confidence"]`` tells its choice.
-    """
-
-    base: Method
-    hidden: int = HIDDEN
-    """The width of the map's hidden layer; 0 always gives a temperature."""
-
-    def need_val(self, task: Task) -> Samples:
-        return task.need_val("A confidence map")
-
-    def calibrate(self, model: Fitted, task: Task) -> Fitted:
-        return model if model.failure else mapped(model, self.need_val(task), self.hidden)
+MAPS = {"map": HIDDEN, "prior-temperature": 0}
+"""Maps by name, with the width of the hidden layer: :func:`choose_map`, and always a temperature."""
 
 
-def mapped(model: Fitted, part: Samples, hidden: int = HIDDEN) -> Mapped:
-    """A trained model with the map that :func:`choose_map` finds on a held-out part."""
-    choice = choose_map(*held_out_logits(model, part), hidden=hidden)
-    return Mapped(model, choice.map, extras=model.extras | {"confidence": choice.extras})
+def check_calibrator(name: str) -> None:
+    """Raise an error if this is neither a map nor a calibrator of :mod:`calibrant.posthoc`."""
+    check_choice("calibrator", name, (*MAPS, *TYPES))
+
+
+def recalibrated(
+    model: Fitted, logits: Tensor, labels: Tensor, sample_weight: Tensor | None, calibrator: str | int
+) -> Fitted:
+    """A trained model, calibrated on its held-out logits. A number is the width of a map's hidden layer."""
+    hidden = calibrator if isinstance(calibrator, int) else MAPS.get(calibrator)
+    if hidden is not None:
+        choice = choose_map(logits, labels, sample_weight, hidden=hidden)
+        return Mapped(model, choice.map, extras=model.extras | {"confidence": choice.extras})
+    fitted = make_calibrator(str(calibrator)).fit(logits.numpy(), labels.numpy(), sample_weight)
+    return Recalibrated(model, fitted, extras=model.extras)
 
 
 def _prepared(logits: Tensor, labels: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -286,7 +285,7 @@ class LearnedConfidence(HeldOutTraining):
             return trained
         held = task.need_meta(self.held_out_for)
         if self.hidden and self.outer_loss == "nll" and held.count() < FEW:
-            return mapped(trained, held, self.hidden)
+            return recalibrated(trained, *held_out_logits(trained, held), self.hidden)
         (solution,) = trained.networks
         view = solution.problem.outer_view
         learned = view.export(solution.phi, {}, copied(view.module))

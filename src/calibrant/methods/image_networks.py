@@ -9,29 +9,15 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from calibrant import bilevel
 from calibrant.base.settings import check_choice
-from calibrant.bilevel import (
-    SGD,
-    Adam,
-    Bilevel,
-    Callback,
-    EarlyStopping,
-    History,
-    Hypergradient,
-    MovingAverage,
-    Optimizer,
-    OuterVariable,
-    Plain,
-    composed,
-    multistep,
-    one_cycle,
-)
 from calibrant.bilevel.problem.objectives import DEFAULT_OUTER_LOSS, UserLoss
 from calibrant.bilevel.running.run import Run
 from calibrant.data.streams.streams import Augment, mix
 from calibrant.data.vision import Mixup
 from calibrant.losses import Loss
 from calibrant.losses.classification import cross_entropy
+from calibrant.methods.averaged import evaluated
 from calibrant.methods.core.method import Method, SolveSettings, TrainedNetwork, TrainingGroup
 from calibrant.methods.core.samples import Samples, few_inputs
 from calibrant.methods.core.task import Task
@@ -42,7 +28,7 @@ from calibrant.models.functional.user_modules import copied
 
 STRIDE = 4
 """Training steps per outer step."""
-PLAIN = Plain(STRIDE)
+PLAIN = bilevel.Plain(STRIDE)
 
 
 @dataclass(frozen=True)
@@ -96,29 +82,29 @@ class Recipe:
                 f"got {self.learning_rate} and {self.warmup}."
             )
 
-    def optimizer(self, steps: int) -> Optimizer:
+    def optimizer(self, steps: int) -> bilevel.Optimizer:
         """SGD with the schedule for a run of ``steps`` steps."""
         per_epoch = max(1, steps // self.epochs)
         if self.schedule == "one-cycle":
-            rate = one_cycle(self.learning_rate, steps, warmup=self.warmup)
+            rate = bilevel.one_cycle(self.learning_rate, steps, warmup=self.warmup)
         else:
-            rate = multistep(self.learning_rate, [m * per_epoch for m in self.milestones])
-        return SGD(rate, momentum=self.momentum, nesterov=self.nesterov, weight_decay=self.weight_decay)
+            rate = bilevel.multistep(self.learning_rate, [m * per_epoch for m in self.milestones])
+        return bilevel.SGD(rate, momentum=self.momentum, nesterov=self.nesterov, weight_decay=self.weight_decay)
 
-    def callbacks(self, steps: int, task: Task, stride: int = STRIDE, outer: bool = False) -> list[Callback]:
+    def callbacks(self, steps: int, task: Task, stride: int = STRIDE, outer: bool = False) -> list[bilevel.Callback]:
         """Callbacks for the moving average and for the choice of the best state.
 
         ``steps`` is the length of the run, and ``stride`` the number of training steps per outer step. With ``outer``,
         φ is averaged together with the weights.
         """
-        callbacks: list[Callback] = []
+        callbacks: list[bilevel.Callback] = []
         if self.average is not None:
-            callbacks.append(MovingAverage(self.average, every=max(1, STRIDE // stride), outer=outer))
+            callbacks.append(bilevel.MovingAverage(self.average, every=max(1, STRIDE // stride), outer=outer))
         if self.select != "last":
             every = max(1, steps // self.epochs // stride)
             part = task.need_val("The choice of the best state")
             criterion = error if self.select == "error" else cross_entropy
-            callbacks.append(EarlyStopping(MeanOn(part, criterion), patience=None, every=every))
+            callbacks.append(bilevel.EarlyStopping(MeanOn(part, criterion), patience=None, every=every))
         return callbacks
 
 
@@ -145,11 +131,7 @@ class MeanOn:
     function: Callable[[Tensor, Tensor], Tensor]
 
     def __call__(self, run: Run) -> Tensor:
-        problem, state = run.problem, run.live_state
-        assert isinstance(problem, Bilevel)
-        net = problem.view.bind(state.params, state.buffers, train=False, autocast=problem.autocast)
-        with torch.no_grad():
-            values = self.function(*self.part.predicted(net.logits))
+        values = self.function(*evaluated(run, run.live_state, self.part))
         if self.part.sample_weight is None:
             return values.mean()
         weights = self.part.sample_weight.to(values)
@@ -179,7 +161,7 @@ class NetworkTraining(Method):
     loss: Loss | None = None
     mixup: float | None = None
 
-    def problem(self, model: nn.Module, task: Task) -> Bilevel:
+    def problem(self, model: nn.Module, task: Task) -> bilevel.Bilevel:
         """The problem on a task's data, in the precision for its device."""
         part, mixed = task.train, None
         if self.mixup is not None:
@@ -191,26 +173,18 @@ class NetworkTraining(Method):
         train = task.level("train", _at_most(self.recipe.batch_size, part), augment_batch=mixed, drop_last=True)
         fast = next(model.parameters()).is_cuda and not self.recipe.eager
         precision: dict[str, Any] = {"autocast": torch.bfloat16, "channels_last": True} if fast else {}
-        outer_level = self.outer_level(model, task)
-        return Bilevel(
-            model,
-            train=train,
-            inner_loss=self.inner_loss(),
-            **outer_level,
-            **precision,
-            head=task.head,
-            seed=task.seed,
-        )
+        settings = {**self.outer_level(model, task), **precision, "head": task.head, "seed": task.seed}
+        return bilevel.Bilevel(model, train=train, inner_loss=self.inner_loss(), **settings)
 
     def inner_loss(self) -> UserLoss:
         """The training loss, with hooks for outer variables."""
-        return composed(self.loss or cross_entropy)
+        return bilevel.composed(self.loss or cross_entropy)
 
     def outer_level(self, model: nn.Module, task: Task) -> dict[str, Any]:
         """``outer``, ``val`` and ``outer_loss`` of the problem; nothing for plain training."""
         return {}
 
-    def solving(self, group: TrainingGroup, hypergradient: Hypergradient = PLAIN) -> SolveSettings:
+    def solving(self, group: TrainingGroup, hypergradient: bilevel.Hypergradient = PLAIN) -> SolveSettings:
         """The recipe's optimiser, schedule and callbacks."""
         problem = group.problems[0]
         steps = self.recipe.epochs * problem.train.batches
@@ -219,7 +193,7 @@ class NetworkTraining(Method):
             inner_optimizer=self.recipe.optimizer(steps),
             steps=[steps] * len(group.problems),
             callbacks=self.recipe.callbacks(steps, group.tasks[0], hypergradient.steps, self.keeps_outer),
-            history=History(),
+            history=bilevel.History(),
             compile="inductor" if problem.start.is_cuda and not self.recipe.eager else "graphs",
         )
 
@@ -234,7 +208,7 @@ class HeldOutTraining(NetworkTraining):
     the validation part if there is none.
     """
 
-    hypergradient: Hypergradient
+    hypergradient: bilevel.Hypergradient
     """How dF/dφ is computed."""
     outer_learning_rate: float
     """Adam's learning rate for φ."""
@@ -252,7 +226,7 @@ class HeldOutTraining(NetworkTraining):
                 f"got {self.outer_learning_rate}, {self.outer_batch_size} and {self.start}."
             )
 
-    def variable(self, model: nn.Module, task: Task) -> OuterVariable:
+    def variable(self, model: nn.Module, task: Task) -> bilevel.OuterVariable:
         """φ, the outer variables."""
         raise NotImplementedError(f"{type(self).__name__} must define variable(model, task); got none.")
 
@@ -260,9 +234,9 @@ class HeldOutTraining(NetworkTraining):
         """The objective on held-out samples."""
         return DEFAULT_OUTER_LOSS
 
-    def outer_optimizer(self) -> Optimizer:
+    def outer_optimizer(self) -> bilevel.Optimizer:
         """The optimiser of φ."""
-        return Adam(self.outer_learning_rate)
+        return bilevel.Adam(self.outer_learning_rate)
 
     def held_out_augment(self, held: Samples) -> Augment | None:
         """The augmentation of held-out inputs; None by default."""
@@ -275,7 +249,7 @@ class HeldOutTraining(NetworkTraining):
         )
         return {"outer": self.variable(model, task), "val": val, "outer_loss": self.objective()}
 
-    def solving(self, group: TrainingGroup, hypergradient: Hypergradient | None = None) -> SolveSettings:
+    def solving(self, group: TrainingGroup, hypergradient: bilevel.Hypergradient | None = None) -> SolveSettings:
         settings = super().solving(group, hypergradient or self.hypergradient)
         return replace(settings, outer_optimizer=self.outer_optimizer(), settings={"start": self.start})
 

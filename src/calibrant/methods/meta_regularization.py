@@ -15,22 +15,8 @@ from typing import Any, ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from calibrant import bilevel
 from calibrant.base.settings import check_choice
-from calibrant.bilevel import (
-    L2,
-    OUTER_LOSSES,
-    SGD,
-    Bilevel,
-    ConstantGamma,
-    Feedback,
-    FocalWithGamma,
-    GammaNet,
-    Hypergradient,
-    Implicit,
-    Optimizer,
-    OuterVariable,
-    confidence_gap_loss,
-)
 from calibrant.bilevel.gradients.loss_derivatives import seeded
 from calibrant.bilevel.problem.objectives import UserLoss
 from calibrant.data.streams.batch import map_tensors
@@ -39,7 +25,7 @@ from calibrant.methods.core.samples import Samples
 from calibrant.methods.core.task import Task
 from calibrant.methods.image_networks import STRIDE, HeldOutTraining, head_and_width
 
-SOLVED = Implicit(STRIDE, "head")
+SOLVED = bilevel.Implicit(STRIDE, "head")
 Variable = Literal["gamma-net", "gamma", "l2-units"]
 
 
@@ -83,7 +69,7 @@ class MetaRegularization(HeldOutTraining):
     outer_loss: str = "sece"
     outer_settings: tuple[tuple[str, Any], ...] = (("strength", 10.0), ("order", 2), ("bandwidth", 0.02))
     held_out_for: ClassVar[str] = "Regularisation learned from held-out data"
-    hypergradient: Hypergradient = SOLVED
+    hypergradient: bilevel.Hypergradient = SOLVED
     outer_learning_rate: float = 0.02
     outer_batch_size: int = 1024
     start: float = 0.0
@@ -97,8 +83,9 @@ class MetaRegularization(HeldOutTraining):
 
     def __post_init__(self) -> None:
         check_choice("outer_variable", self.outer_variable, get_args(Variable))
-        check_choice("outer_loss", self.outer_loss, OUTER_LOSSES)
-        valid, names = inspect.signature(OUTER_LOSSES[self.outer_loss]).parameters, [k for k, _ in self.outer_settings]
+        check_choice("outer_loss", self.outer_loss, bilevel.OUTER_LOSSES)
+        names = [name for name, _ in self.outer_settings]
+        valid = inspect.signature(bilevel.OUTER_LOSSES[self.outer_loss]).parameters
         if not valid.keys() >= set(names):
             raise ValueError(
                 f"outer_settings must be settings of the outer loss {self.outer_loss!r} "
@@ -106,26 +93,26 @@ class MetaRegularization(HeldOutTraining):
             )
         super().__post_init__()
 
-    def variable(self, model: nn.Module, task: Task) -> OuterVariable:
+    def variable(self, model: nn.Module, task: Task) -> bilevel.OuterVariable:
         if self.outer_variable == "gamma":
-            return ConstantGamma(self.initial, largest=self.largest)
+            return bilevel.ConstantGamma(self.initial, largest=self.largest)
         name, width = head_and_width(model, task)
         if self.outer_variable == "l2-units":
-            return L2(model, per="unit", only=name)
+            return bilevel.L2(model, per="unit", only=name)
         names = ("form", "positive", "temperature", "initial", "largest")
         settings: dict[str, Any] = {name: getattr(self, name) for name in names}
-        return GammaNet(width, task.n_classes, **settings, seed=task.seed)
+        return bilevel.GammaNet(width, task.n_classes, **settings, seed=task.seed)
 
     def inner_loss(self) -> UserLoss:
         """The training loss: the focal loss with γ from φ (Eq. (2)), or cross-entropy with the penalty from φ."""
         if self.outer_variable == "l2-units":
             return super().inner_loss()
-        return FocalWithGamma(self.rescaled, self.body_share)
+        return bilevel.FocalWithGamma(self.rescaled, self.body_share)
 
     def objective(self) -> UserLoss:
-        return OUTER_LOSSES[self.outer_loss](**dict(self.outer_settings))
+        return bilevel.OUTER_LOSSES[self.outer_loss](**dict(self.outer_settings))
 
-    def problem(self, model: nn.Module, task: Task) -> Bilevel:
+    def problem(self, model: nn.Module, task: Task) -> bilevel.Bilevel:
         problem = super().problem(model, task)
         if self.form == "published" and self.outer_variable == "gamma-net":
             rescale(problem)
@@ -141,20 +128,20 @@ class FocalControl(MetaRegularization):
     """
 
     outer_variable: Variable = "gamma"
-    hypergradient: Hypergradient = field(default=Feedback(STRIDE))
+    hypergradient: bilevel.Hypergradient = field(default=bilevel.Feedback(STRIDE))
     gain: float = 1.0
 
     def objective(self) -> UserLoss:
-        return confidence_gap_loss()
+        return bilevel.confidence_gap_loss()
 
-    def outer_optimizer(self) -> Optimizer:
-        return SGD(0.2 * self.gain, momentum=0.8)  # a moving average of the gap with weight 0.8, times the gain
+    def outer_optimizer(self) -> bilevel.Optimizer:
+        return bilevel.SGD(0.2 * self.gain, momentum=0.8)  # a moving average of the gap with weight 0.8, times the gain
 
 
-def rescale(problem: Bilevel) -> None:
+def rescale(problem: bilevel.Bilevel) -> None:
     """Scale a published γ-Net so that the mean γ is 1 on the features of the first batch, as in the paper."""
     net, batch = problem.variables, problem.train_batch(0)
-    assert isinstance(net, GammaNet)
+    assert isinstance(net, bilevel.GammaNet)
     with torch.no_grad(), seeded(batch.seed, problem.start):
         network = problem.view.bind(problem.start, problem.start_buffers, noise=batch.noise, autocast=problem.autocast)
         net.rescale(network.features(batch.inputs))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, get_args
+from typing import Any, ClassVar, get_args
 
 import torch
 from torch import Tensor, nn
 
 from calibrant.base.settings import check_choice, check_number
 from calibrant.bilevel import L2, Adam, Bilevel, LabelNoise, OuterVariable, OuterVariables, Truncated, cosine
+from calibrant.methods import tabular
 from calibrant.methods.blend import blended, check_members, check_table
 from calibrant.methods.core.method import Method, SolveSettings, TrainedNetwork, TrainingGroup, failure
 from calibrant.methods.core.results import Fitted, Mixture
@@ -25,21 +26,7 @@ from calibrant.methods.crossfit.crossfit import (
     labels_differ,
     last_step,
 )
-from calibrant.methods.crossfit.folds import Fold, deal, folds_of, grouped, row_groups
-from calibrant.methods.tabular import (
-    ColumnEmbedding,
-    PlainNetwork,
-    TabularNetwork,
-    bare,
-    column_strengths,
-    for_all_rows,
-    merged_copies,
-    on_axes,
-    only_projected,
-    rotated_back,
-    tabular_network,
-    wide_axes,
-)
+from calibrant.methods.crossfit.folds import Fold, folds_of, grouped
 from calibrant.models.architectures.mlp import Activation
 
 NARROW = 256
@@ -54,25 +41,34 @@ SHORT = 2
 
 
 @dataclass(frozen=True)
-class Pooled(Method):
-    """The pooled candidate: each repeat holds out every label once, and φ is an L2 strength per layer and column."""
+class Candidate(Method):
+    """The networks of one candidate. φ is an L2 strength per layer and column.
+
+    Each repeat holds out every label once. With ``label_noise``, only validation labels are held out and trusted, and φ
+    includes a rate of flips.
+    """
 
     settings: SelfCalibrated
+    label_noise: bool = False
 
     tied: ClassVar[bool] = True
 
     def parts(self, task: Task) -> Sequence[Task]:
         pooled = pooled_part(task)
-        return self.settings.share_of(fold_tasks(task, pooled, self.folds(task, pooled)), task)
+        parts = self.settings.share_of(fold_tasks(task, pooled, self.folds(task, pooled)), task)
+        if not self.label_noise:
+            return parts
+        trusted = torch.arange(len(pooled), device=task.train.labels.device) >= len(task.train)
+        return [replace(part, constants={"trusted": trusted}) for part in parts]
 
     def folds(self, task: Task, pooled: Samples) -> list[Fold]:
         """The folds of the networks; without ``refit`` one, which holds out the validation part."""
         settings = self.settings
         if settings.refit:
-            return folds_of(task, pooled, settings.folds, settings.repeats, settings.choose)
+            drawn = settings.folds, settings.repeats, settings.choose
+            return folds_of(task, pooled, *drawn, only_val=self.label_noise)
         task.need_val("SelfCalibrated(refit=False)")
-        held_out = slice(len(task.train), None)
-        return deal(pooled.labels, 1, seed=task.seed, held_from=held_out, groups=row_groups(pooled))
+        return folds_of(task, pooled, 1, only_val=True)
 
     def network(self, task: Task) -> nn.Module:
         return self.settings.network(task)
@@ -85,20 +81,25 @@ class Pooled(Method):
         return task.streams(self.settings.rows_of_step(len(task.train)))
 
     def outer(self, model: nn.Module, task: Task) -> OuterVariable:
-        """φ: the L2 strengths, which are learned from held-out labels."""
-        if not isinstance(task.model, TabularNetwork):
-            return L2(model)
-        groups = task.train.groups
-        return column_strengths(model, len(task.train), None if groups is None else len(groups.unique()))
+        """φ, which is learned from held-out labels."""
+        strengths: OuterVariable = L2(model)
+        if isinstance(task.model, tabular.TabularNetwork):
+            groups = task.train.groups
+            strengths = tabular.column_strengths(
+                model, len(task.train), None if groups is None else len(groups.unique())
+            )
+        return OuterVariables(strengths, LabelNoise(task.n_classes)) if self.label_noise else strengths
 
     def problem(self, model: nn.Module, task: Task) -> Bilevel:
         return Bilevel(model, self.outer(model, task), **self.data(task), seed=task.seed)
 
     def steps(self, group: TrainingGroup) -> list[int]:
         """The training steps of each network."""
+        if self.label_noise:
+            return group.steps(lambda m: None if m.settings.epochs is None else 3 * m.settings.epochs, 1200, 40)
         task = group.tasks[0]
         narrow = isinstance(task.train.inputs, Tensor) and task.train.inputs[0].numel() <= NARROW
-        rotated = type(task.model) is PlainNetwork
+        rotated = type(task.model) is tabular.PlainNetwork
         longer = self.settings.embedding is not None and group.problems[0].train.batches > 1 and narrow and not rotated
         return group.steps(lambda m: m.settings.epochs, 800 if longer and not soon_learned(task) else 400, 40)
 
@@ -111,7 +112,7 @@ class Pooled(Method):
             inner_optimizer=Adam(cosine(rate, steps[0] + options.steps, final=0.05 * rate) if options.decay else rate),
             outer_optimizer=Adam(options.outer_learning_rate),
             steps=steps,
-            compile="trace" if isinstance(group.tasks[0].model, PlainNetwork) else "auto",
+            compile="trace" if isinstance(group.tasks[0].model, tabular.PlainNetwork) else "auto",
         )
 
 
@@ -131,45 +132,15 @@ def costly(task: Task) -> bool:
     if not (
         isinstance(inputs, Tensor)
         and inputs.dim() == 2
-        and (task.model is None or isinstance(task.model, PlainNetwork))
+        and (task.model is None or isinstance(task.model, tabular.PlainNetwork))
     ):
         return False
     columns, rows = inputs.shape[1], len(task.train) if task.val is None else len(task.train) + len(task.val)
-    wide = rows * columns > CELLS and (type(task.model) is PlainNetwork or rows < 2 * columns)
+    wide = rows * columns > CELLS and (type(task.model) is tabular.PlainNetwork or rows < 2 * columns)
     return wide or task.n_classes > MANY_CLASSES
 
 
-@dataclass(frozen=True)
-class LabelNoisy(Pooled):
-    """The label-noise candidate: only validation labels are held out and trusted, and φ includes a rate of flips."""
-
-    def folds(self, task: Task, pooled: Samples) -> list[Fold]:
-        settings, val = self.settings, slice(len(task.train), None)
-        return deal(
-            pooled.labels,
-            settings.folds,
-            seed=task.seed,
-            repeats=settings.repeats,
-            held_from=val,
-            choose=settings.choose,
-            choose_from=val,
-            groups=row_groups(pooled),
-        )
-
-    def parts(self, task: Task) -> Sequence[Task]:
-        parts = super().parts(task)
-        count = len(pooled_part(task))
-        trusted = torch.arange(count, device=task.train.labels.device) >= len(task.train)
-        return [replace(part, constants={"trusted": trusted}) for part in parts if isinstance(part, FoldTask)]
-
-    def outer(self, model: nn.Module, task: Task) -> OuterVariable:
-        return OuterVariables(super().outer(model, task), LabelNoise(task.n_classes))
-
-    def steps(self, group: TrainingGroup) -> list[int]:
-        return group.steps(lambda m: None if m.settings.epochs is None else 3 * m.settings.epochs, 1200, 40)
-
-
-def cross_fits(methods: Sequence[Pooled], tasks: Sequence[Task], **how: Any) -> list[CrossFit]:
+def cross_fits(methods: Sequence[Candidate], tasks: Sequence[Task], **how: Any) -> list[CrossFit]:
     """Cross-fit the networks of each task: those that embed the columns, and plain ones on the columns or their axes.
 
     Networks with the same kind of embedding are trained as one population.
@@ -178,20 +149,20 @@ def cross_fits(methods: Sequence[Pooled], tasks: Sequence[Task], **how: Any) -> 
     axes = [method.settings.axes(task) for method, task in zip(methods, tasks, strict=True)]
     for k, (method, task, turn) in enumerate(zip(methods, tasks, axes, strict=True)):
         settings = method.settings
-        if turn is not None or only_projected(task):
-            task = on_axes(task, turn, settings.hidden, settings.activation)
-        network = settings.tabular(task)
+        if turn is not None or tabular.only_projected(task):
+            task = tabular.on_axes(task, turn, settings.hidden, settings.activation)
+        network = settings.embedding_network(task)
         if network is not None:
             populations.setdefault(network.kind, []).append((k, replace(task, model=network)))
         if network is None or settings.deals > 1:
             populations.setdefault("plain", []).append((k, task))
-    plain = populations.pop("plain", [])
     fits_of_task: list[list[CrossFit]] = [[] for _ in tasks]
-    for population in [*populations.values(), *([plain] if plain else [])]:
-        fits = type(methods[0]).fit_group([methods[k] for k, _ in population], [t for _, t in population], **how)
+    for kind in sorted(populations, key=lambda kind: kind == "plain"):
+        population = populations[kind]
+        fits = Candidate.fit_group([methods[k] for k, _ in population], [t for _, t in population], **how)
         for (k, _), fit in zip(population, fits, strict=True):
             turn = axes[k]
-            fits_of_task[k].append(fit if turn is None else rotated_back(fit, turn, pooled_part(tasks[k])))
+            fits_of_task[k].append(fit if turn is None else tabular.rotated_back(fit, turn, pooled_part(tasks[k])))
     return [weighed(fits) for fits in fits_of_task]
 
 
@@ -281,11 +252,10 @@ class SelfCalibrated(Method):
         Adam's learning rate for the logarithms of the L2 strengths and the log-odds of the noise rate.
     choose : float
         Share of the validation samples that is used only to choose between the candidates.
-    members : "auto" or tuple of {"network", "trees", "linear", "forest"}
+    members : tuple of {"network", "trees", "linear"}
         Kinds of classifiers in the log-linear pool (:mod:`calibrant.pool.pool`): "network", and optionally "trees"
-        (gradient boosting), "linear" (logistic regression) and "forest" (bagged trees), cross-fitted on the networks'
-        folds. "auto": all of them, but the forest only for small tables of several classes. With networks alone, there
-        is no pool.
+        (gradient boosting) and "linear" (logistic regression), cross-fitted on the networks' folds. With networks
+        alone, there is no pool.
     refit : bool
         True uses all labels as described above. False trains one network on the training part, without cross-fitting.
         The validation part, which is then required, is used to learn φ and to fit T, b and λ. There are no folds and no
@@ -311,11 +281,11 @@ class SelfCalibrated(Method):
     last: int = 5
     outer_learning_rate: float = 0.2
     choose: float = 1 / 3
-    members: tuple[str, ...] | Literal["auto"] = ("network",)
+    members: tuple[str, ...] = ("network",)
     refit: bool = True
     decay: bool = True
     batch_size: int | None = None
-    embedding: ColumnEmbedding | None = "piecewise"
+    embedding: tabular.ColumnEmbedding | None = "piecewise"
 
     varying: ClassVar[frozenset[str]] = frozenset({"learning_rate"})
 
@@ -327,7 +297,7 @@ class SelfCalibrated(Method):
                 raise ValueError(f"{name} must be at least 1; got {getattr(self, name)}.")
         if not 0 < check_number("choose", self.choose) < 1:
             raise ValueError(f"choose must lie strictly between 0 and 1; got {self.choose}.")
-        check_choice("embedding", self.embedding, (*get_args(ColumnEmbedding), None))
+        check_choice("embedding", self.embedding, (*get_args(tabular.ColumnEmbedding), None))
         check_members(self.members)
 
     @property
@@ -356,31 +326,31 @@ class SelfCalibrated(Method):
         This needs rows of numbers, at least two rows per column, and a task without a model. With fewer rows, there
         would be almost as many column factors as labels, and they would overfit these labels.
         """
-        if self.embedding is None or not bare(task):
+        if self.embedding is None or not tabular.bare(task):
             return False
         rows = len(task.train) + (0 if task.val is None else len(task.val))
         columns = task.train.inputs.shape[1] - task.train.projected
         return bool(columns and rows >= 2 * columns)
 
-    def tabular(self, task: Task) -> TabularNetwork | None:
+    def embedding_network(self, task: Task) -> tabular.TabularNetwork | None:
         """The factory of networks that embed a table's columns; None if no network does."""
         if not self.embeds(task):
             return None
         assert self.embedding is not None
-        return tabular_network(pooled_part(task), task.n_classes, self.embedding, self.hidden, self.activation)
+        return tabular.tabular_network(pooled_part(task), task.n_classes, self.embedding, self.hidden, self.activation)
 
     def axes(self, task: Task) -> Tensor | None:
         """The axes that wide rows are projected on for the networks; None if the networks use the columns."""
-        return None if self.embedding is None or not bare(task) else wide_axes(pooled_part(task).inputs)
+        return None if self.embedding is None or not tabular.bare(task) else tabular.wide_axes(pooled_part(task).inputs)
 
     def share_of(self, parts: list[FoldTask], task: Task) -> list[FoldTask]:
         """The tasks for one kind of network. Networks of the first, third, … repeat embed columns, the others do not.
 
         Folds given as ``splits`` are one repeat, and both kinds have networks for all of them.
         """
-        if task.splits is not None or not (isinstance(task.model, TabularNetwork) or self.embeds(task)):
+        if task.splits is not None or not (isinstance(task.model, tabular.TabularNetwork) or self.embeds(task)):
             return parts
-        size, odd = len(parts) // self.deals, not isinstance(task.model, TabularNetwork)
+        size, odd = len(parts) // self.deals, not isinstance(task.model, tabular.TabularNetwork)
         return [part for k, part in enumerate(parts) if (k // size) % 2 == odd]
 
     @classmethod
@@ -388,16 +358,18 @@ class SelfCalibrated(Method):
         tasks = [grouped(task.read()) for task in tasks]
         refit = methods[0].refit
         if len(tasks) == 1 and refit:
-            task, positions = merged_copies(tasks[0])
+            task, positions = tabular.merged_copies(tasks[0])
             if positions is not None:
-                return [for_all_rows(cls.fit_group(methods, [task], **how)[0], positions)]
+                return [tabular.for_all_rows(cls.fit_group(methods, [task], **how)[0], positions)]
         for method, task in zip(methods, tasks, strict=True):
             check_table(method.members, task.train)
-        fits = cross_fits([Pooled(m) for m in methods], tasks, **how)
+        fits = cross_fits([Candidate(m) for m in methods], tasks, **how)
         fitted = [calibrated_mean(fit, "pooled", len(task.train)) for fit, task in zip(fits, tasks, strict=True)]
         noisy = [k for k, fit in enumerate(fits) if refit and labels_differ(fit, len(tasks[k].train))]
         if noisy:
-            rivals = cross_fits([LabelNoisy(methods[k]) for k in noisy], [tasks[k] for k in noisy], **how)
+            rivals = cross_fits(
+                [Candidate(methods[k], label_noise=True) for k in noisy], [tasks[k] for k in noisy], **how
+            )
             for k, other in zip(noisy, rivals, strict=True):
                 rival = calibrated_mean(other, "label noise", len(tasks[k].train))
                 if rival.failure is None and (fitted[k].failure or preferable((other, rival), (fits[k], fitted[k]))):

@@ -17,14 +17,13 @@ from calibrant.bilevel.problem.objectives import UserLoss
 from calibrant.data.streams.streams import mix
 from calibrant.losses.table import focal_loss, label_smoothing_loss
 from calibrant.methods.averaged import AveragedNetwork
-from calibrant.methods.core.method import AfterTraining, Method, SolveSettings, TrainedNetwork, TrainingGroup
-from calibrant.methods.core.results import Failed, Fitted, Mixture, Recalibrated, begun, held_out_logits, network_logits
+from calibrant.methods.confidence import check_calibrator, recalibrated
+from calibrant.methods.core.method import Method, SolveSettings, TrainedNetwork, TrainingGroup
+from calibrant.methods.core.results import Failed, Fitted, Mixture, begun, held_out_logits, network_logits
 from calibrant.methods.core.samples import Samples
 from calibrant.methods.core.task import Task, pooled_part, streams
 from calibrant.methods.crossfit.crossfit import CrossFit, FoldTask, calibrated_mean, fold_tasks
 from calibrant.methods.crossfit.folds import folds_of, grouped
-from calibrant.posthoc import make_calibrator
-from calibrant.posthoc.registry import check_calibrator
 
 CHECK_EVERY = 5
 """Steps between two evaluations of the validation loss."""
@@ -234,7 +233,7 @@ def best_subset(networks: Sequence[Any], part: Samples) -> tuple[Any, ...]:
     return tuple(networks[k] for k in chosen)
 
 
-def _nll(probs: Sequence[Tensor], labels: Tensor, weights: Tensor | None = None) -> float:
+def _nll(probs: Sequence[Tensor], labels: Tensor, weights: Tensor | None) -> float:
     """The (weighted) mean log-loss of the mean of several networks' probabilities."""
     losses = F.nll_loss(torch.stack(list(probs)).mean(0).clamp_min(1e-300).log(), labels, reduction="none")
     share = torch.ones_like(losses) if weights is None else weights.to(losses)
@@ -242,25 +241,43 @@ def _nll(probs: Sequence[Tensor], labels: Tensor, weights: Tensor | None = None)
 
 
 @dataclass(frozen=True)
-class Calibrated(AfterTraining):
-    """Train with ``base``, which can be any method, then fit a calibrator on the validation part."""
+class Calibrated(Method):
+    """Train with ``base``, which can be any method, then fit a calibrator on the validation part.
+
+    Parameters
+    ----------
+    calibrator : str
+        A name in :data:`calibrant.posthoc.CALIBRATORS`; "auto" for :class:`calibrant.posthoc.Auto`; "map" for the
+        choice between a confidence map and a temperature (:func:`calibrant.methods.confidence.choose_map`), which
+        ``extras["confidence"]`` tells; or "prior-temperature" for a temperature with a prior near 1.
+    base : Method
+        The method that trains.
+    """
 
     calibrator: str
     base: Method = _STANDARD
 
     def __post_init__(self) -> None:
-        check_calibrator(self.calibrator, "calibrator")
+        check_calibrator(self.calibrator)
 
     def need_val(self, task: Task) -> Samples:
+        """The validation part; an error if there is none."""
         return task.need_val(f"The calibrator {self.calibrator!r}")
 
     def calibrate(self, model: Fitted, task: Task) -> Fitted:
+        """The calibrated form of a trained model, or the model itself if its training failed."""
         part = self.need_val(task)
-        if model.failure:
-            return model
-        scores, labels, weights = held_out_logits(model, part)
-        calibrator = make_calibrator(self.calibrator).fit(scores.numpy(), labels.numpy(), weights)
-        return Recalibrated(model, calibrator, extras=model.extras)
+        return model if model.failure else recalibrated(model, *held_out_logits(model, part), self.calibrator)
+
+    def rows_at_once(self, task: Task) -> int:
+        return self.base.rows_at_once(task)
+
+    @classmethod
+    def fit_group(cls, methods: Sequence[Calibrated], tasks: Sequence[Task], **how: Any) -> list[Fitted]:
+        for method, task in zip(methods, tasks, strict=True):
+            method.need_val(task)  # before training
+        trained = methods[0].base.fit_group([m.base for m in methods], tasks, **how)
+        return [m.calibrate(model, task) for m, model, task in zip(methods, trained, tasks, strict=True)]
 
 
 _PLAIN = Standard(epochs=None, learning_rate=0.001, batch_size=128, patience=200)

@@ -220,27 +220,18 @@ def merged_copies(task: Task) -> tuple[Task, Tensor | None]:
     if len(part) - len(first) < COPIED * len(part):
         return task, None
     order = np.argsort(first)  # distinct rows in the order of their first occurrence
-    rank = np.empty_like(order)
-    rank[order] = np.arange(len(order))
-    positions = torch.as_tensor(rank[place], device=part.labels.device)
-    row_weights = (
-        part.labels.new_ones(len(part), dtype=torch.float64)
-        if part.sample_weight is None
-        else part.sample_weight.double()
-    )
-    total = row_weights.new_zeros(len(first)).index_add_(0, positions, row_weights)
+    positions = torch.as_tensor(np.argsort(order)[place], device=part.labels.device)
+    total = part.weights.new_zeros(len(first)).index_add_(0, positions, part.weights)
     kept = part[torch.as_tensor(first[order], device=part.labels.device)]
-    total *= row_weights.mean() / total.mean()  # as many rows as are left, not as there were
+    total *= part.weights.mean() / total.mean()  # as many rows as are left, not as there were
     weights = total.to(part.inputs.dtype if part.sample_weight is None else part.sample_weight.dtype)
     assert kept.groups is not None
     groups = None if len(kept.groups.unique()) == len(kept) else kept.groups
     return replace(task, train=replace(kept, sample_weight=weights, groups=groups)), positions.cpu()
 
 
-def for_all_rows(fitted: Fitted, positions: Tensor | None) -> Fitted:
+def for_all_rows(fitted: Fitted, positions: Tensor) -> Fitted:
     """The result of a merged task, with the values of each row for all of its copies."""
-    if positions is None:
-        return fitted
     for name in ("held_out", "suspicion"):
         if name in fitted.extras:
             fitted.extras[name] = fitted.extras[name][positions]

@@ -16,7 +16,6 @@ from threadpoolctl import threadpool_limits
 
 from calibrant.pool.evaluator import Evaluator
 from calibrant.pool.pool_members import ModelPath, Rows, held_out_loss, unseen
-from calibrant.pool.stored_trees import StoredTrees, joined, starts_of
 
 _FIELDS = {
     "feature": "feature_idx",
@@ -31,11 +30,22 @@ _FIELDS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoredBoosted(StoredTrees):
-    """Sums of trees, one for each class: ``baseline_c + Σ_t leaf value of tree t``."""
+class StoredBoosted:
+    """Sums of trees, one for each class: ``baseline_c + Σ_t leaf value of tree t``.
 
+    The nodes of all trees are concatenated. Child indices count from the first node of the tree. A row goes left if its
+    value is at most the threshold, or if it is missing and ``missing_left`` is set.
+    """
+
+    feature: np.ndarray
+    threshold: np.ndarray
+    missing_left: np.ndarray
+    left: np.ndarray
+    right: np.ndarray
     leaf: np.ndarray
     value: np.ndarray
+    starts: np.ndarray
+    """The index of the first node of each tree, followed by the total number of nodes."""
     column: np.ndarray
     """The class whose logit each tree adds to."""
     baseline: np.ndarray
@@ -53,29 +63,37 @@ class StoredBoosted(StoredTrees):
         kinds = {"feature": np.int32, "left": np.int16, "right": np.int16}
         arrays = {name: nodes[field].astype(kinds.get(name, nodes[field].dtype)) for name, field in _FIELDS.items()}
         column = np.resize(np.asarray(column), len(trees))
-        return cls(**arrays, starts=starts_of([len(tree) for tree in trees]), column=column, baseline=baseline)
+        return cls(**arrays, starts=_starts_of([len(tree) for tree in trees]), column=column, baseline=baseline)
 
     @classmethod
     def constant(cls, baseline: np.ndarray) -> StoredBoosted:
         """A forest without trees."""
         nothing = dict.fromkeys((*_FIELDS, "column"), np.empty(0, dtype=np.int32))
-        return cls(**nothing, starts=starts_of([]), baseline=baseline)
+        return cls(**nothing, starts=_starts_of([]), baseline=baseline)
 
     @classmethod
     def mean(cls, forests: Sequence[StoredBoosted]) -> StoredBoosted:
         """One forest whose logits are the mean of the logits of these forests."""
-        arrays = joined(forests, (*_FIELDS, "column"))
+        names = (*_FIELDS, "column")
+        arrays = {name: np.concatenate([getattr(forest, name) for forest in forests]) for name in names}
         arrays["value"] = arrays["value"] / len(forests)
-        return cls(**arrays, baseline=np.mean([forest.baseline for forest in forests], axis=0))
+        starts = _starts_of(np.concatenate([np.diff(forest.starts) for forest in forests]))
+        return cls(**arrays, starts=starts, baseline=np.mean([forest.baseline for forest in forests], axis=0))
 
     @property
     def inner(self) -> np.ndarray:
+        """Whether a node has children."""
         return self.leaf == 0
+
+    @property
+    def root(self) -> np.ndarray:
+        """The first node of each node's tree."""
+        return np.repeat(self.starts[:-1], np.diff(self.starts))
 
     @cached_property
     def _evaluator(self) -> Evaluator:
-        root, node = np.repeat(self.starts[:-1], np.diff(self.starts)), np.arange(len(self.leaf))
-        left, right = (np.where(self.inner, root + child, node) for child in (self.left, self.right))
+        node = np.arange(len(self.leaf))
+        left, right = (np.where(self.inner, self.root + child, node) for child in (self.left, self.right))
         feature = np.where(self.inner, self.feature, 0)
         return Evaluator(feature, self.threshold, self.missing_left, left, right, self.value, self.starts, self.column)
 
@@ -83,8 +101,22 @@ class StoredBoosted(StoredTrees):
         """Raise an error if the arrays are inconsistent, for example because a child does not exist."""
         if self.baseline.shape != (n_classes,) or len(self.starts) != len(self.column) + 1:
             raise ValueError("the trees of a forest do not match its classes")
-        self.check_nodes(features, self.leaf, self.value)
-        if self.column.dtype.kind not in "iu" or ((self.column < 0) | (self.column >= n_classes)).any():
+        integers = (self.feature, self.left, self.right, self.starts, self.column)
+        if any(part.dtype.kind not in "iu" for part in integers):  # NaN passes all checks below
+            raise ValueError("the columns, children and classes of a forest must be integers")
+        count, sizes = len(self.feature), np.diff(self.starts)
+        if any(getattr(self, name).shape != (count,) for name in _FIELDS):
+            raise ValueError("the arrays of a forest differ in length")
+        if self.starts[0] != 0 or self.starts[-1] != count or (sizes < 1).any():
+            raise ValueError("the trees of a forest do not match its nodes")
+        place, size = np.arange(count) - self.root, np.repeat(sizes, sizes)
+        for child in (self.left, self.right):
+            # Children come after their parents, so that no path is a circle.
+            if ((child <= place) | (child >= size))[self.inner].any():
+                raise ValueError("a tree of a forest refers to a child that does not exist")
+        if ((self.feature < 0) | (self.feature >= features))[self.inner].any():
+            raise ValueError(f"a tree of a forest splits a column that does not exist; there are {features}")
+        if ((self.column < 0) | (self.column >= n_classes)).any():
             raise ValueError("a tree of a forest belongs to a class that does not exist")
 
     def scores(self, inputs: np.ndarray, sparse: Any = None) -> np.ndarray:
@@ -95,8 +127,41 @@ class StoredBoosted(StoredTrees):
         """Write the logits to a graph: each leaf adds to the logit of its tree's class."""
         if not len(self.column):
             return str(graph.rows(self.baseline, inputs))
-        leaf = ~self.inner
-        return self.onnx_sums(graph, inputs, self.column[self.tree[leaf]], self.value[leaf], self.baseline)
+        leaf, sizes = ~self.inner, np.diff(self.starts)
+        tree, place = np.repeat(np.arange(len(sizes)), sizes), np.arange(len(leaf)) - self.root
+        sums = graph.add(
+            "TreeEnsembleRegressor",
+            inputs,
+            domain="ai.onnx.ml",
+            n_targets=len(self.baseline),
+            base_values=self.baseline.astype(np.float32).tolist(),
+            nodes_treeids=tree.tolist(),
+            nodes_nodeids=place.tolist(),
+            nodes_featureids=np.where(leaf, 0, self.feature).tolist(),
+            nodes_modes=np.where(leaf, "LEAF", "BRANCH_LEQ").tolist(),
+            nodes_values=np.where(leaf, np.float32(0), _rounded_down(self.threshold)).tolist(),
+            nodes_truenodeids=np.where(leaf, 0, self.left).tolist(),
+            nodes_falsenodeids=np.where(leaf, 0, self.right).tolist(),
+            nodes_missing_value_tracks_true=np.where(leaf, 0, self.missing_left).astype(int).tolist(),
+            target_treeids=tree[leaf].tolist(),
+            target_nodeids=place[leaf].tolist(),
+            target_ids=self.column[tree[leaf]].astype(int).tolist(),
+            target_weights=self.value[leaf].astype(np.float32).tolist(),
+        )
+        return str(graph.cast(sums, np.float64))
+
+
+def _starts_of(sizes: Sequence[int] | np.ndarray) -> np.ndarray:
+    """The index of the first node of each tree, for trees of these sizes, followed by the total number of nodes."""
+    return np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
+
+
+def _rounded_down(threshold: np.ndarray) -> np.ndarray:
+    """Thresholds as float32. Rounded down, they split float32 numbers exactly as in float64."""
+    rounded = threshold.astype(np.float32)
+    above = rounded.astype(np.float64) > threshold
+    rounded[above] = np.nextafter(rounded[above], np.float32(-np.inf))
+    return rounded
 
 
 FEW = 5000

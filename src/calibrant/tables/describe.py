@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import warnings
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -107,14 +106,6 @@ def _odd_columns(table: Labelled, used: Sequence[Used]) -> Iterator[str]:
             f"Column {name!r} alone determines the class of every training row. If it is known only after the outcome, "
             f"the results below are too good to be true; leave it out with --drop {shlex.quote(name)}."
         )
-    categories = {e.name: [*e.categories, *e.rare] for e in used if isinstance(e, Categorical)}
-    for name, values in {table.target: list(table.classes), **categories}.items():
-        spelled = Counter(map(str.casefold, values))
-        if spellings := sorted(value for value in values if spelled[value.casefold()] > 1):
-            yield (
-                f"Column {name!r} has values that differ only in upper and lower case ({listed(spellings)}). They "
-                "count as different; write them in the same way if they mean the same."
-            )
 
 
 def identifiers(columns: Columns, names: Iterable[str]) -> Iterator[str]:

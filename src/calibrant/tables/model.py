@@ -54,17 +54,6 @@ class TableModel:
         """How values were written in the columns of the training table; empty for a classifier saved from Python."""
         return formats_from_json(self.about.get("formats", {}))
 
-    @property
-    def encoding(self) -> str:
-        """The encoding of the training table."""
-        return str(self.about.get("encoding", "utf-8"))
-
-    @property
-    def encoder(self) -> TableEncoder | None:
-        """The encoder of text, categories and dates."""
-        encoder: TableEncoder | None = self.classifier.encoder_
-        return encoder
-
     def probs(self, columns: Columns, file: str) -> np.ndarray:
         """Return class probabilities for the rows of a table."""
         absent = [name for name in self.features if name not in columns]
@@ -76,7 +65,7 @@ class TableModel:
                 f"{file} lacks {'columns' if len(absent) > 1 else 'the column'} that the model was trained on: "
                 f"{', '.join(hints)}{more}. Add {'them' if len(absent) > 1 else 'it'}; values may be empty."
             )
-        probs: np.ndarray = self.classifier.predict_proba(encoded(columns, self.features, self.encoder))
+        probs: np.ndarray = self.classifier.predict_proba(encoded(columns, self.features, self.classifier.encoder_))
         return probs
 
     def predictions(self, probs: np.ndarray) -> dict[str, np.ndarray]:
@@ -84,16 +73,10 @@ class TableModel:
         names, best, confidence = np.array(self.classes, dtype=object), probs.argmax(axis=1), probs.max(axis=1)
         columns = {"predicted": names[best], "confidence": confidence}
         columns |= {f"prob_{name}": probs[:, k] for k, name in enumerate(names)}
-        accepted = self.accepts(confidence)
-        return columns if accepted is None else columns | {"withheld": ~accepted}
-
-    def accepts(self, confidence: np.ndarray) -> np.ndarray | None:
-        """Whether each prediction is accepted: all False if no rule was found; None if the model has no rule."""
         if self.rule is None:
-            return None
-        if not self.rule.found:
-            return np.zeros(len(confidence), dtype=bool)
-        return np.asarray(self.rule.accepts(confidence))
+            return columns
+        accepted = self.rule.accepts(confidence) if self.rule.found else np.zeros(len(confidence), dtype=bool)
+        return columns | {"withheld": ~accepted}
 
 
 def encoded(columns: Columns, names: Iterable[str], encoder: TableEncoder | None) -> Any:

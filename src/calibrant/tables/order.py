@@ -23,16 +23,17 @@ class Order:
         Folder for the model, the scores and the report.
     method : {"self-calibrated", "self-calibrated-network", "bo4sc"}
         What is trained.
-    val, test : float or path
-        Validation rows with more reliable labels than the others (optional), and test rows: a share of the table, or a
-        file.
+    val : path, optional
+        A file of validation rows, whose labels are more reliable than the others.
+    test : float or path
+        Test rows: a share of the table, or a file.
     groups : str, optional
         Column of groups, such as patients; a group is never split between parts.
     test_overlap : bool
         Accept test rows of groups that are also in training, as a file or ``time`` can have them.
     time : str, optional
-        Column of dates or numbers; the newest rows are the test part, and the newest of the others the validation part.
-        It is not an input. Folds inside the training part are drawn at random.
+        Column of dates or numbers; the newest rows are the test part. It is not an input. Folds inside the training
+        part are drawn at random.
     weight : str, optional
         Column of weights, such as the number of people that a row represents. They count in training, calibration and
         scores; the rejection rule counts rows. It is not an input.
@@ -60,7 +61,7 @@ class Order:
     target: str
     out: Path
     method: str = "self-calibrated"
-    val: float | Path | None = None
+    val: Path | None = None
     test: float | Path = 0.2
     groups: str | None = None
     test_overlap: bool = False
@@ -80,10 +81,10 @@ class Order:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("table", "out"):
-            object.__setattr__(self, name, Path(getattr(self, name)))
-        for name in ("val", "test"):
-            object.__setattr__(self, name, _share_or_file(getattr(self, name), f"--{name}"))
+        for name in ("table", "out", "val"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, Path(getattr(self, name)))
+        object.__setattr__(self, "test", _share_or_file(self.test))
 
     @property
     def notation(self) -> Notation:
@@ -97,14 +98,12 @@ class Order:
         return {name: value.name if isinstance(value, Path) else value for name, value in options.items()}
 
 
-def _share_or_file(value: Any, option: str) -> float | Path | None:
-    """An option that is a share of the rows, as a number or as text, or a file."""
-    if value is None:
-        return None
+def _share_or_file(test: Any) -> float | Path:
+    """The test rows: a share of the rows, as a number or as text, or a file."""
     try:
-        share = float(value)
+        share = float(test)
     except (TypeError, ValueError):
-        return Path(value)
+        return Path(test)
     if not 0 < share < 1:
-        raise ValueError(f"{option} must be a file or a share of the rows between 0 and 1, such as 0.2; got {value}.")
+        raise ValueError(f"--test must be a file or a share of the rows between 0 and 1, such as 0.2; got {test}.")
     return share

@@ -110,7 +110,7 @@ def predict(
     summary, errors, notes = Summary(withheld=None if loaded.rule is None else 0), StreamingECE(), _Notes(loaded)
     formats = {name: form for name, form in loaded.formats.items() if name in {*loaded.features, target}}
     with table_writer(out) as write:
-        for columns in read_chunks(table, chunk, formats, encoding or loaded.encoding):
+        for columns in read_chunks(table, chunk, formats, encoding or loaded.about.get("encoding", "utf-8")):
             for name in keep:
                 need_column(columns, name, table.name)
             with warnings.catch_warnings(record=True) as caught:
@@ -141,7 +141,7 @@ class _Notes:
         self.warnings: dict[str, None] = {}
         self.unseen: dict[str, dict[str, None]] = {}
         self.dates, self.outside = model.about.get("dates", {}), Counter[str]()
-        encodings = [] if model.encoder is None else model.encoder.columns_
+        encodings = model.classifier.encoder_.columns_ if model.classifier.encoder_ else []
         self.categories = [encoding for encoding in encodings if isinstance(encoding, Categorical)]
         self.wordless = [encoding for encoding in encodings if isinstance(encoding, FreeText)]
 

@@ -69,7 +69,7 @@ def judge(order: Order, model: TableModel, parts: TableParts, described: TableDe
             "file": train.file,
             "target": order.target,
             "classes": train.classes,
-            "rows": {name: 0 if part is None else len(part) for name, part in parts.each.items()},
+            "rows": {name: len(getattr(parts, name) or ()) for name in ("train", "val", "aside", "test")},
             "columns": described.kinds,
             "left_out": described.encoder.dropped_,
             "notes": [*parts.notes, *described.notes, *model.about["notes"]],

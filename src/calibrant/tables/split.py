@@ -32,11 +32,6 @@ class TableParts:
     notes: tuple[str, ...] = ()
     aside: Labelled | None = None
 
-    @property
-    def each(self) -> dict[str, Labelled | None]:
-        """The parts by name."""
-        return {"train": self.train, "val": self.val, "aside": self.aside, "test": self.test}
-
 
 def split(table: Labelled, order: Order) -> TableParts:
     """Divide a table, by time if it has times, else stratified by class with groups and copies of a row in one part.
@@ -67,9 +62,6 @@ def _check(table: Labelled, order: Order) -> None:
             f"{table.file} must have at least {FEWEST_ROWS} rows with a label, and some hundreds to be of use; got "
             f"{len(table)}."
         )
-    held_out = sum(share for share in (order.test, order.val) if isinstance(share, float))
-    if held_out >= 1:
-        raise ValueError(f"--test and --val together must leave rows to train on; got {held_out:g} of the rows.")
     if order.time is not None and not isinstance(order.test, float):
         raise ValueError(
             "--time takes the test rows from the table, so --test must be a share of its rows, such as 0.2; got "
@@ -78,24 +70,16 @@ def _check(table: Labelled, order: Order) -> None:
 
 
 def _divide(table: Labelled, order: Order, copies: np.ndarray | None) -> TableParts:
-    """First the test part, then the validation part; the other rows are for training."""
-    together = joined(_group_numbers(table), copies)
-    codes = np.unique(table.labels, return_inverse=True)[1]
-    rows_left = np.arange(len(table))
-    held_out: dict[str, Labelled | None] = {}
-    for name, source in (("test", order.test), ("val", order.val)):
-        if not isinstance(source, float):
-            held_out[name] = None if source is None else read_part(order, source, table)
-            continue
-        share = source * len(table) / len(rows_left)
-        if table.times is None:
-            kept, apart = _drawn(codes[rows_left], share, order.seed, None if together is None else together[rows_left])
-        else:
-            kept, apart = _newest(table.times[rows_left], share, f"{table.file} cannot be divided by {order.time!r}")
-        held_out[name], rows_left = table.take(rows_left[apart]), rows_left[kept]
-    test = held_out["test"]
-    assert test is not None
-    return TableParts(table.take(rows_left), held_out["val"], test)
+    """The test part and the validation part; the other rows are for training."""
+    val = None if order.val is None else read_part(order, order.val, table)
+    if not isinstance(order.test, float):
+        return TableParts(table, val, read_part(order, order.test, table))
+    if table.times is None:
+        together = joined(_group_numbers(table), copies)
+        kept, apart = _drawn(np.unique(table.labels, return_inverse=True)[1], order.test, order.seed, together)
+    else:
+        kept, apart = _newest(table.times, order.test, f"{table.file} cannot be divided by {order.time!r}")
+    return TableParts(table.take(kept), val, table.take(apart))
 
 
 def _drawn(codes: np.ndarray, share: float, seed: int, together: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
@@ -180,39 +164,33 @@ def _notes(table: Labelled, order: Order, parts: TableParts, copies: np.ndarray 
 
 
 def _overlaps(parts: TableParts, order: Order) -> Iterator[str]:
-    """Notes on groups that are in several parts; for test groups an error unless they are accepted.
+    """A note on test groups that are also in training, which are an error unless they are accepted.
 
     Parts that were drawn at random have none.
     """
     if order.groups is None:
         return
-    learned = _group_names(parts.train)
-    for name, part in (("val", parts.val), ("test", parts.test)):
-        if part is None:
-            continue
-        if part.groups is None:
+    for part in (parts.val, parts.test):
+        if part is not None and part.groups is None:
             yield (
                 f"{part.file} has no column {order.groups!r}, so it is not known whether its groups are also in "
                 "training."
             )
-            continue
-        groups = _group_names(part)
-        if shared := groups & learned:
-            overlap = (
-                f"{len(shared):,} of {count(len(groups), 'group')} ({order.groups!r}) of the {name} part are in "
-                "training too"
+    learned, groups = _group_names(parts.train, parts.val), _group_names(parts.test)
+    if shared := groups & learned:
+        overlap = (
+            f"{len(shared):,} of {count(len(groups), 'group')} ({order.groups!r}) of the test part are in training too"
+        )
+        if not order.test_overlap:
+            raise ValueError(
+                f"{overlap}, so the test would not show how good predictions are for new groups. Remove the rows of "
+                "these groups from one part, or accept them with --test-overlap."
             )
-            if name == "test" and not order.test_overlap:
-                raise ValueError(
-                    f"{overlap}, so the test would not show how good predictions are for new groups. Remove the rows "
-                    "of these groups from one part, or accept them with --test-overlap."
-                )
-            yield f"{overlap}: its scores hold for known groups, and may be too good for new ones."
-        learned |= groups
+        yield f"{overlap}: its scores hold for known groups, and may be too good for new ones."
 
 
-def _group_names(part: Labelled) -> set[str]:
-    names = [] if part.groups is None else part.groups.tolist()
+def _group_names(*parts: Labelled | None) -> set[str]:
+    names = (name for part in parts if part is not None and part.groups is not None for name in part.groups.tolist())
     return {name for name in names if not name.startswith(ALONE)}
 
 
@@ -230,23 +208,20 @@ def _copied(parts: TableParts, order: Order) -> Iterator[str]:
 
 
 def _uneven(parts: TableParts, table: Labelled, order: Order) -> Iterator[str]:
-    """Notes on parts that lack classes, or whose size is far from the share that was asked for."""
-    reason, repair_share = "copies of a row stay together", "Try another --seed, or give a file as --{}."
+    """Notes on a drawn test part that lacks classes, or whose size is far from the share that was asked for."""
+    if not isinstance(order.test, float):
+        return
+    test, expected_rows = parts.test, order.test * len(table)
+    reason, repair = "copies of a row stay together", "Try another --seed, or give a file as --test."
     if table.times is not None:
-        reason, repair_share = "rows of one time stay together", "Try another share."
+        reason, repair = "rows of one time stay together", "Try another share."
     elif table.groups is not None:
         reason = f"groups are never divided, and there are only {len(np.unique(table.groups))}"
-    for name, part, share in (("test", parts.test, order.test), ("val", parts.val, order.val)):
-        if part is None:
-            continue
-        expected_rows = share * len(table) if isinstance(share, float) else 0
-        repair = repair_share.format(name) if expected_rows else "Add rows of other classes to it."
-        if expected_rows and not 0.5 <= len(part) / expected_rows <= 2:
-            size = f"{count(len(part), 'row')} of {len(table):,}, not about {expected_rows:.0f}"
-            yield f"The {name} part has {size}, because {reason}. {repair}"
-        lacking = [label for label in table.classes if label not in part.classes]
-        if lacking and (len(part.classes) == 1 or (expected_rows and table.groups is not None)):
-            yield (
-                f"The {name} part has no row of {listed(lacking)}, so it does not show how well they are told apart. "
-                f"{repair}"
-            )
+    if not 0.5 <= len(test) / expected_rows <= 2:
+        size = f"{count(len(test), 'row')} of {len(table):,}, not about {expected_rows:.0f}"
+        yield f"The test part has {size}, because {reason}. {repair}"
+    lacking = [label for label in table.classes if label not in test.classes]
+    if lacking and (len(test.classes) == 1 or table.groups is not None):
+        yield (
+            f"The test part has no row of {listed(lacking)}, so it does not show how well they are told apart. {repair}"
+        )

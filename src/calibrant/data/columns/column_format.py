@@ -80,13 +80,6 @@ class ColumnFormat:
             return f"dates such as {datetime(2024, 12, 31).strftime(self.dates or '%Y-%m-%d')}"
         return "true or false" if self.kind == TRUTH_VALUES else self.kind
 
-    @property
-    def options(self) -> str:
-        """The options of a command that declare the format."""
-        marks = [f"--decimal {self.decimal}"] if self.decimal != "." else []
-        marks += [f"--thousands {self.thousands}"] if self.thousands else []
-        return " ".join([*marks, *([f"--dates {self.dates!r}"] if self.dates else [])])
-
     def read(self, column: np.ndarray, name: str, file: str, *, first: int = 1) -> np.ndarray:
         """The values of a column of texts: numbers, truth values, or dates as text in the ISO format.
 

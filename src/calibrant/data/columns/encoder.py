@@ -25,7 +25,6 @@ from calibrant.data.columns.encoding import (
     Used,
     choose,
     choose_text,
-    distinct,
     encoding_from_plain,
     encoding_to_plain,
 )
@@ -56,7 +55,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
     Text is read as numbers if all of it are numbers with a decimal point or none, and as dates if all of it are dates
     in the ISO format (2024-12-31). Codes stay text: a column that is named in ``categorical``, has pandas' category
     type, or has leading zeros (007). A warning names columns that look like numbers or dates in another format, and an
-    option of ``calibrant train``; in Python, pass it to :func:`read_table`, or to ``pandas.read_csv``.
+    option of ``calibrant train``; in Python, pass it to :func:`read_columns`, or to ``pandas.read_csv``.
 
     The columns of a data frame or dictionary are matched by name: their order does not matter, and additional columns
     are ignored. Those of an array are matched by position.
@@ -145,7 +144,7 @@ class TableEncoder(TransformerMixin, BaseEstimator):
         ordinal = self.output != "one-hot"
         names = [[e.name] if ordinal and not isinstance(e, FreeText) else e.outputs for e in used]
         names += [encoding.term_names for encoding in used if self._is_sparse(encoding)]
-        return np.array(distinct([name for outputs in names for name in outputs]), dtype=object)
+        return np.array([name for outputs in names for name in outputs], dtype=object)
 
     @property
     def dropped_(self) -> dict[str, str]:

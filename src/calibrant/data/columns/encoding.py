@@ -104,25 +104,9 @@ class Dropped:
 
     kind: ClassVar[str] = "dropped"
 
-    @property
-    def outputs(self) -> list[str]:
-        return []
-
 
 Used = Numeric | Categorical | FreeText
 Encoding = Used | Dropped
-
-
-def distinct(names: list[str]) -> list[str]:
-    """The names in order; a repeated name gets the next free number."""
-    counts, unique_names = Counter(names), dict[str, None]()
-    for name in names:
-        number, unique = 1, name
-        while unique in unique_names or (number > 1 and unique in counts):
-            number += 1
-            unique = f"{name} ({number})"
-        unique_names[unique] = None
-    return list(unique_names)
 
 
 def choose(

@@ -71,11 +71,9 @@ def _unmasked(values: np.ma.MaskedArray) -> np.ndarray:
 
 
 def _named(data: Any) -> Any:
-    """The mapping of a Table, a mapping, or a data frame, which give columns by name; None for anything else."""
+    """A mapping or a data frame, which give columns by name; None for anything else."""
     if sparse.issparse(data):  # SciPy's matrices in dictionary-of-keys form are mappings
         return None
-    if isinstance(getattr(data, "columns", None), Mapping):
-        return data.columns
     return data if isinstance(data, Mapping) or (hasattr(data, "columns") and hasattr(data, "__getitem__")) else None
 
 

@@ -8,11 +8,10 @@ import gzip
 import io
 import os
 import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,9 @@ import numpy as np
 
 from calibrant.data.columns.column_format import TEXT, ColumnFormat, Notation, choose_format
 from calibrant.data.columns.forms import check_names
-from calibrant.data.columns.labels import as_labels
 from calibrant.data.columns.parquet import parquet_pieces
 from calibrant.data.columns.values import Columns, objects
 
-TARGET_NAMES = ("target", "class", "label", "y")
 NAMELESS = ("Unnamed: 0", "__index_level_0__", "")
 """How pandas and Parquet call a first column without a name, which R and pandas write for the names of the rows."""
 MISSING = frozenset(
@@ -37,27 +34,8 @@ ROWS = 1_000
 LONGEST = 1 << 24
 """The longest value in letters; an open quotation mark would take the rest of the file."""
 _START = 1 << 16
-_END = "\0end"
-"""A line behind the last one: it is in a value if a quotation mark is not closed."""
 _ARCHIVE = b"PK\x03\x04"  # .xlsx and .ods files are zip archives
 _OLD_EXCEL = b"\xd0\xcf\x11\xe0"
-
-
-@dataclass(frozen=True)
-class LabelledTable:
-    """Named columns and the labels of the rows: numbers, text or truth values."""
-
-    columns: Columns
-    labels: np.ndarray
-    target: str
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def rows(self, index: np.ndarray) -> LabelledTable:
-        """The rows of an index or mask, in its order."""
-        columns = {name: column[index] for name, column in self.columns.items()}
-        return LabelledTable(columns, self.labels[index], self.target)
 
 
 @dataclass(frozen=True)
@@ -68,40 +46,6 @@ class FileTable:
     formats: dict[str, ColumnFormat]
     notes: dict[str, str] = field(default_factory=dict)
     """By column."""
-
-
-def read_table(
-    path: str | os.PathLike[str],
-    *,
-    target: str | None = None,
-    decimal: str = ".",
-    thousands: str = "",
-    dates: str | Sequence[str] = (),
-    encoding: str = "utf-8",
-) -> LabelledTable:
-    """Read a table with labels from a ``.csv``, ``.tsv`` or ``.parquet`` file, or one of these with ``.gz`` added.
-
-    ``target`` names the column of the labels. The default is the first that is called target, class, label or y, in
-    upper or lower case. Labels must not be missing; other values may. The other arguments are those of
-    :func:`read_columns`.
-    """
-    columns = read_columns(path, decimal=decimal, thousands=thousands, dates=dates, encoding=encoding)
-    name = target if target is not None else _find_target(columns)
-    if name is None or name not in columns:
-        which = f"called {target!r}" if target is not None else f"called {', '.join(TARGET_NAMES[:-1])} or y"
-        raise ValueError(
-            f"{Path(path).name} has no column {which}; name the one that holds the labels (target=…). "
-            f"Its columns are {', '.join(columns)}."
-        )
-    try:
-        labels = as_labels(columns.pop(name), name=name)
-    except ValueError as error:
-        raise ValueError(f"{Path(path).name}: {error}") from None
-    if not columns:
-        raise ValueError(
-            f"{Path(path).name} must have a column besides {name!r}; got none, so there is nothing to learn from."
-        )
-    return LabelledTable(columns, labels, name)
 
 
 def read_columns(
@@ -283,15 +227,11 @@ def _records(file: str, lines: Iterable[str], mark: str) -> Iterator[list[str]]:
     Blank lines are left out. Rows with more fields are an error, unless these are empty (a final comma). Rows with
     fewer are an error too, since it is unknown which value is missing.
     """
-    reader = csv.reader(chain(lines, [_END]), delimiter=mark)
+    reader = csv.reader(lines, delimiter=mark, strict=True)
     header: list[str] = []
     named = 0
     try:
         for row in reader:
-            if row and row[-1].endswith(_END):
-                if row == [_END]:
-                    return
-                raise _broken(file, "a quotation mark is not closed", reader.line_num - 1)
             width = len(header)
             if not row or len(row) != width or width == 1:
                 blank = not row or (len(row) == 1 and (width > 1 or row[0]) and not row[0].strip())
@@ -305,7 +245,10 @@ def _records(file: str, lines: Iterable[str], mark: str) -> Iterator[list[str]]:
                 named = max((place for place, name in enumerate(header, 1) if name.strip()), default=0)
             yield row
     except csv.Error as error:
-        raise _broken(file, str(error), reader.line_num) from None
+        raise ValueError(
+            f"{file} could not be read as a table: {error} in line {reader.line_num}. Check that every quotation mark "
+            "is closed."
+        ) from None
 
 
 def _take(records: Iterator[list[str]], number: int) -> list[list[str]]:
@@ -326,19 +269,9 @@ def _unequal(file: str, fields: int, given: int, line: int) -> ValueError:
     )
 
 
-def _broken(file: str, reason: str, line: int) -> ValueError:
-    return ValueError(
-        f"{file} could not be read as a table: {reason} in line {line}. Check that every quotation mark is closed."
-    )
-
-
 def _names(header: list[str], file: str) -> list[str]:
-    """The names of columns; those without a name or with that of another one are numbered, as by pandas."""
-    seen: Counter[str] = Counter()
-    names = []
-    for place, name in enumerate(header):
-        names.append(f"{name}.{seen[name]}" if seen[name] else name.strip() or f"Unnamed: {place}")
-        seen[name] += bool(name.strip())
+    """The names of columns. Those without a name are numbered, as by pandas; names that repeat are an error."""
+    names = [name.strip() or f"Unnamed: {place}" for place, name in enumerate(header)]
     try:
         check_names(names)
     except ValueError as error:
@@ -350,8 +283,3 @@ def _texts(values: Sequence[str]) -> np.ndarray:
     if MISSING.isdisjoint(values) and " " not in "".join(values):  # fast
         return objects(list(values))
     return objects([None if value.strip() in MISSING else value for value in values])
-
-
-def _find_target(columns: Columns) -> str | None:
-    by_lower = {name.lower(): name for name in reversed(columns)}
-    return next((by_lower[name] for name in TARGET_NAMES if name in by_lower), None)

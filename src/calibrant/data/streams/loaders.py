@@ -1,36 +1,20 @@
-"""Batches from a loader: any form of batch, replayed, read ahead, and resumed."""
+"""Batches from a loader: any form of batch, replayed and resumed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import (
-    BatchSampler,
-    DataLoader,
-    Dataset,
-    IterableDataset,
-    RandomSampler,
-    SequentialSampler,
-    Subset,
-    SubsetRandomSampler,
-    TensorDataset,
-    WeightedRandomSampler,
-    default_collate,
-)
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset, TensorDataset, default_collate
 
 from calibrant.base.labels import check_labels
 from calibrant.data.streams.batch import Batch, Tensors, as_dtype, map_tensors
 from calibrant.data.streams.batch_formats import BatchFormat, check_batch
 from calibrant.data.streams.streams import Stream, TensorStream, as_tensors, is_pair, mix
-
-_SAMPLERS = (SequentialSampler, RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
-"""Samplers that draw random numbers only when an epoch begins."""
 
 
 class LoaderStream(Stream):
@@ -46,9 +30,8 @@ class LoaderStream(Stream):
     is resumed. A resumed run skips finished epochs (if the loader has a length), and samples within an epoch (if
     torch's ``DataLoader`` runs without workers).
 
-    With ``DataLoader(num_workers=…)`` a thread fetches the next batch from the workers, pins it and copies it to the
-    GPU while the present one is used. Without workers batches are read in this thread, because user code that draws
-    random numbers in parallel would disturb those of training.
+    The workers of ``DataLoader(num_workers=…)`` read ahead. Batches are pinned, so that they are copied to a GPU while
+    it works.
 
     Parameters
     ----------
@@ -88,9 +71,6 @@ class LoaderStream(Stream):
         self._kept: dict[int, Batch] = {}
         self._next = self._released = 0
         self._iterator: Iterator[Any] | None = None
-        self._ahead: Future[Batch | None] | None = None
-        self._pool: ThreadPoolExecutor | None = None
-        self._background = _runs_in_background(loader)
         self._table = _table_of(loader)
 
     @property
@@ -123,7 +103,7 @@ class LoaderStream(Stream):
             raise ValueError(f"The batch of step {step} was released, and loaders cannot go back. Start a new run.")
         self._pass_over()
         while self._next <= step:
-            self._kept[self._next] = self._take()
+            self._kept[self._next] = self._unpack(self._draw())
             self._next += 1
         return self._kept[step]
 
@@ -137,7 +117,7 @@ class LoaderStream(Stream):
             return
         if isinstance(self.loader, Iterator):
             raise ValueError("The data must be iterable again for each epoch; got an iterator, which runs only once.")
-        self._drop_iterator()
+        self._iterator = None
         self._kept.clear()
         self._next = self._released = 0
 
@@ -146,37 +126,11 @@ class LoaderStream(Stream):
         if self._next < self._released and (length := self.length):
             epoch = self._released // length
             if epoch * length > self._next:
-                self._drop_iterator()
+                self._iterator = None
                 self._next = epoch * length
         while self._next < self._released:
             self._draw(skip=True)
             self._next += 1
-
-    def _take(self) -> Batch:
-        """The next batch: from the thread if it is ready, otherwise drawn now."""
-        try:
-            ready = None if self._ahead is None else self._ahead.result()
-        except BaseException:
-            self._drop_iterator()  # end its workers now, not when the error is discarded
-            raise
-        self._ahead = None
-        batch = self._unpack(self._draw()) if ready is None else ready
-        if self._background and self._iterator is not None:
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(1, thread_name_prefix="calibrant-loader")
-            self._ahead = self._pool.submit(self._following, self._iterator)
-        return batch
-
-    def _following(self, iterator: Iterator[Any]) -> Batch | None:
-        """Called in the thread: the next batch of the epoch; None at its end."""
-        item = next(iterator, None)
-        del iterator  # an error would keep it and its workers alive
-        return None if item is None else self._unpack(item)
-
-    def _drop_iterator(self) -> None:
-        if self._ahead is not None:
-            self._ahead.exception()  # wait for the thread: it uses the iterator
-        self._ahead = self._iterator = None
 
     def _draw(self, *, skip: bool = False) -> Any:
         """The next item. With ``skip`` its content is not needed, and it is not read if possible."""
@@ -227,8 +181,7 @@ class LoaderStream(Stream):
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the position in the present epoch; a copy starts at the first step."""
-        state = self.__dict__ | {"_kept": {}, "_next": 0, "_released": 0}
-        return state | {"_iterator": None, "_ahead": None, "_pool": None}
+        return self.__dict__ | {"_kept": {}, "_next": 0, "_released": 0, "_iterator": None}
 
 
 def as_stream(
@@ -315,12 +268,3 @@ def _table_of(loader: Any) -> Table | None:
     if type(data) is Subset:
         data, subset = data.dataset, torch.as_tensor(data.indices)
     return Table(data.tensors, subset) if type(data) is TensorDataset else None
-
-
-def _runs_in_background(loader: Any) -> bool:
-    """Whether fetching the next batch of an epoch draws no random numbers in this process."""
-    if not isinstance(loader, DataLoader) or loader.num_workers == 0:
-        return False
-    if isinstance(loader.dataset, IterableDataset):
-        return True
-    return type(loader.batch_sampler) in (BatchSampler, type(None)) and type(loader.sampler) in _SAMPLERS

@@ -16,22 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from calibrant.base.parallel import map_jobs
-from calibrant.bilevel import (
-    Bilevel,
-    Callback,
-    History,
-    Hypergradient,
-    NonFiniteError,
-    Optimizer,
-    Population,
-    Solution,
-    solve,
-)
+from calibrant.bilevel import Bilevel, Callback, History, Hypergradient, Optimizer, Population, Solution, solve
 from calibrant.bilevel.compiled import Compiler
 from calibrant.bilevel.problem.population import why_not_vectorised
+from calibrant.bilevel.running.finite import NonFiniteError
 from calibrant.data.streams.batch import tensors_of
 from calibrant.methods.core.results import Fitted, Mixture
-from calibrant.methods.core.samples import Samples
 from calibrant.methods.core.task import Task, even, streams, total_steps
 from calibrant.models.architectures.mlp import mlp
 from calibrant.models.functional.user_modules import unwrapped
@@ -117,15 +107,6 @@ def build(methods: Sequence[Method], tasks: Sequence[Task]) -> TrainingGroup:
     return TrainingGroup(methods, tasks, problems)
 
 
-def check_vectorised(group: TrainingGroup) -> None:
-    """Raise an error if networks that share φ cannot be trained as one population."""
-    if reason := why_not_vectorised(group.problems):
-        raise ValueError(
-            "This method trains its networks together under torch.func.vmap, which the model does not support: "
-            f"{reason.rstrip(' .')}. Use another method, such as the default."
-        )
-
-
 def _model(method: Method, task: Task) -> nn.Module:
     """A network for one task, on the device of its data."""
     if task.model is None:
@@ -145,6 +126,11 @@ def _solve(
         wanted = "trace" if group.tasks[0].model is None else None
     rounds = [-(-steps // how.hypergradient.steps) for steps in how.steps]
     alone = len(group.problems) == 1
+    if not alone and tied and group.tasks[0].model is not None and (reason := why_not_vectorised(group.problems)):
+        raise ValueError(
+            "This method trains its networks together under torch.func.vmap, which the model does not support: "
+            f"{reason.rstrip(' .')}. Use another method, such as the default."
+        )
     solution = solve(
         group.problems[0] if alone else Population(group.problems, tied=tied),
         hypergradient=how.hypergradient,
@@ -188,10 +174,18 @@ class Method:
         return streams(task, getattr(self, "batch_size", None))
 
     def network(self, task: Task) -> nn.Module:
-        """The default model for tasks without one: the perceptron of the first paper."""
+        """The default model for tasks without one: the perceptron of the first paper, initialised with their seed."""
+        inputs = task.train.inputs
+        if not isinstance(inputs, Tensor) or inputs.dim() != 2 or not inputs.is_floating_point():
+            got = tuple(inputs.shape) if isinstance(inputs, Tensor) else type(inputs).__name__
+            raise ValueError(
+                f"The default network takes rows of numbers, (samples, features); got inputs of {got}. Pass your own "
+                "model: Task(..., model=…) or calibrant.fit(model, …)."
+            )
         names = ("hidden", "activation", "dropout")
-        settings = {name: getattr(self, name) for name in names if hasattr(self, name)}
-        return perceptron(task, **settings)
+        settings: dict[str, Any] = {name: getattr(self, name) for name in names if hasattr(self, name)}
+        with torch.device("cpu"):  # the same parameters on all devices, also under torch.set_default_device
+            return mlp(inputs.shape[1], task.n_classes, **settings, seed=task.seed).to(inputs)
 
     def problem(self, model: nn.Module, task: Task) -> Bilevel:
         """The bilevel problem: outer variables, losses, and ``**self.data(task)``."""
@@ -235,15 +229,12 @@ class Method:
         parts = [list(m.parts(t)) for m, t in pairs]
         numbers = [k for k, networks in enumerate(parts) for _ in networks]
         group = build([methods[k] for k in numbers], even([task for networks in parts for task in networks]))
-        tied = numbers if cls.tied else None
-        if tied and len(numbers) > 1 and group.tasks[0].model is not None:
-            check_vectorised(group)
-        if len(numbers) > 1 and tied is None and needs_single_runs(group):
+        if len(numbers) > 1 and not cls.tied and needs_single_runs(group):
             each = zip(group.methods, group.tasks, group.problems, strict=True)
             jobs = [(TrainingGroup([m], [t], [p]), None, callbacks, compile) for m, t, p in each]
             trained = [network for (network,) in map_jobs(_solve, jobs)]
         else:
-            trained = _solve(group, tied, callbacks, compile)
+            trained = _solve(group, numbers if cls.tied else None, callbacks, compile)
         ends = iter(trained)
         return [m.result(t, [next(ends) for _ in networks]) for (m, t), networks in zip(pairs, parts, strict=True)]
 
@@ -258,44 +249,6 @@ class Method:
         if fitted.failure:
             raise NonFiniteError(fitted.failure)
         return fitted
-
-
-class AfterTraining(Method):
-    """Base of methods that train with ``base``, which can be any method, and then calibrate on the validation part."""
-
-    base: Method
-
-    def need_val(self, task: Task) -> Samples:
-        """The validation part; an error if there is none."""
-        return task.need_val(type(self).__name__)
-
-    def calibrate(self, model: Fitted, task: Task) -> Fitted:
-        """The calibrated form of a trained model, or the model itself if its training failed."""
-        raise NotImplementedError(f"{type(self).__name__} must define calibrate(model, task); got none.")
-
-    def rows_at_once(self, task: Task) -> int:
-        return self.base.rows_at_once(task)
-
-    @classmethod
-    def fit_group(cls, methods: Sequence[Any], tasks: Sequence[Task], **how: Any) -> list[Fitted]:
-        for method, task in zip(methods, tasks, strict=True):
-            method.need_val(task)  # before training
-        trained = methods[0].base.fit_group([m.base for m in methods], tasks, **how)
-        return [m.calibrate(model, task) for m, model, task in zip(methods, trained, tasks, strict=True)]
-
-
-def perceptron(task: Task, **settings: Any) -> nn.Module:
-    """The network of the first paper for a task's inputs, initialised with the task's seed."""
-    inputs = task.train.inputs
-    if not isinstance(inputs, Tensor) or inputs.dim() != 2 or not inputs.is_floating_point():
-        got = tuple(inputs.shape) if isinstance(inputs, Tensor) else type(inputs).__name__
-        raise ValueError(
-            f"The default network takes rows of numbers, (samples, features); got inputs of {got}. Pass your own "
-            "model: Task(..., model=…) or calibrant.fit(model, …)."
-        )
-    with torch.device("cpu"):  # the same parameters on all devices, also under torch.set_default_device
-        network = mlp(inputs.shape[1], task.n_classes, **settings, seed=task.seed)
-    return network.to(inputs)
 
 
 def failure(*solutions: Solution) -> str | None:

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 from calibrant.base.inputs import shareable
 from calibrant.bilevel import L2, LabelNoise, LabelSmoothing, OuterVariables, SampleWeights, Solution
-from calibrant.data.streams.batch import map_tensors
 from calibrant.data.streams.loaders import LoaderStream
-from calibrant.data.streams.streams import TensorStream
+from calibrant.data.streams.streams import TensorStream, as_tensors
 from calibrant.methods.core.samples import Samples
 from calibrant.models.architectures.stacked import MeanPerceptron, Perceptron
 from calibrant.models.functional.user_modules import copied
@@ -194,13 +193,7 @@ def network_module(network: Any) -> nn.Module | None:
 
 def network_logits(network: Any, inputs: Any) -> Tensor:
     """The logits of one trained network, computed on its device."""
-    device = network.params.device
-
-    def moved(values: Any) -> Any:
-        return torch.as_tensor(shareable(values), device=device) if isinstance(values, np.ndarray) else values
-
-    device_inputs = {k: moved(v) for k, v in inputs.items()} if isinstance(inputs, Mapping) else moved(inputs)
-    return network.logits(map_tensors(lambda t: t.to(device), device_inputs))
+    return network.logits(as_tensors(inputs, network.params.device, None))
 
 
 @torch.no_grad()

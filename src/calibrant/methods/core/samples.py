@@ -18,7 +18,6 @@ from calibrant.data.streams.batch import as_dtype, map_tensors, tensors_of
 from calibrant.data.streams.loaders import LoaderStream
 from calibrant.data.streams.streams import (
     Augment,
-    AugmentBatch,
     Prepare,
     Stream,
     TensorStream,
@@ -67,18 +66,12 @@ class Samples:
         return len(self.labels)
 
     def __getitem__(self, rows: Any) -> Samples:
-        weights, groups = (None if v is None else v[rows] for v in (self.sample_weight, self.groups))
+        tensors = self.inputs, self.labels, self.sample_weight, self.groups
+        inputs, labels, weights, groups = _rows(tensors, rows)
         columns = self.sparse
         if columns is not None:
             columns = columns[rows.cpu().numpy() if isinstance(rows, Tensor) else rows]
-        return replace(
-            self,
-            inputs=_rows(self.inputs, rows),
-            labels=self.labels[rows],
-            sample_weight=weights,
-            groups=groups,
-            sparse=columns,
-        )
+        return replace(self, inputs=inputs, labels=labels, sample_weight=weights, groups=groups, sparse=columns)
 
     def __add__(self, other: Samples) -> Samples:
         """Both parts joined. Weights are relative within each part; each part counts in proportion to its size."""
@@ -96,6 +89,13 @@ class Samples:
             groups=groups,
             sparse=None if self.sparse is None else csr_array(vstack([self.sparse, other.sparse], format="csr")),
         )
+
+    @property
+    def weights(self) -> Tensor:
+        """The sample weights in float64; ones if there are none."""
+        if self.sample_weight is None:
+            return torch.ones(len(self.labels), dtype=torch.float64, device=self.labels.device)
+        return self.sample_weight.double()
 
     @property
     def without_sparse(self) -> Samples:
@@ -140,31 +140,13 @@ class Samples:
         """Samples per training step: ``wanted`` if given; None (all samples) up to FULL_BATCH; else BATCH."""
         return batch_size(len(self), wanted)
 
-    def stream(
-        self,
-        *,
-        batch_size: int | None = None,
-        seed: int = 0,
-        index: Tensor | None = None,
-        hyper: dict[str, Tensor] | None = None,
-        augment: bool = False,
-        augment_batch: AugmentBatch | None = None,
-        drop_last: bool = False,
-    ) -> Stream:
-        """Batches of these samples for the engine. ``augment`` applies the part's augmentation, if it has one."""
-        return TensorStream(
-            self.inputs,
-            self.labels,
-            sample_weight=self.sample_weight,
-            index=index,
-            batch_size=batch_size,
-            seed=seed,
-            hyper=hyper,
-            augment=self.augment if augment else None,
-            augment_batch=augment_batch,
-            prepare=self.prepare,
-            drop_last=drop_last,
-        )
+    def stream(self, *, augment: bool = False, **settings: Any) -> Stream:
+        """Batches of these samples for the engine. ``augment`` applies the part's augmentation, if it has one.
+
+        ``settings`` are further arguments of :class:`calibrant.data.TensorStream`: ``batch_size``, ``seed``, …
+        """
+        settings |= {"augment": self.augment if augment else None, "prepare": self.prepare}
+        return TensorStream(self.inputs, self.labels, sample_weight=self.sample_weight, **settings)
 
     def pieces(self) -> Iterator[tuple[Any, Tensor]]:
         """All inputs and labels once, in order, as the network accepts them; in pieces if inputs must be prepared."""
@@ -199,18 +181,6 @@ def few_inputs(part: Samples) -> Any:
     return inputs if part.prepare is None else part.prepare(inputs)
 
 
-def entries(part: Samples, who: str) -> int:
-    """The number of values per input. Raise an error unless the inputs are one tensor in memory."""
-    inputs = part.inputs
-    if part.loaded:
-        raise ValueError(f"{who} needs all training inputs in memory; give tensors instead of a loader.")
-    if not isinstance(inputs, Tensor) or not inputs.is_floating_point():
-        raise ValueError(
-            f"{who} needs numeric inputs in one tensor; got {getattr(inputs, 'dtype', type(inputs).__name__)}."
-        )
-    return inputs[0].numel()
-
-
 def joined_inputs(parts: Sequence[Any]) -> Any:
     """The inputs of several parts or batches, concatenated."""
     columns = zip(*(tensors_of(part) for part in parts), strict=True)
@@ -230,9 +200,7 @@ def _numbered(part: Samples, start: int) -> Tensor:
 
 
 def _mean_one(part: Samples) -> Tensor:
-    if part.sample_weight is None:
-        return torch.ones(len(part), dtype=torch.float64, device=part.labels.device)
-    return part.sample_weight.double() / part.sample_weight.double().mean()
+    return part.weights / part.weights.mean()
 
 
 _NOT_LOADERS = (str, bytes, Mapping, tuple, Tensor, np.ndarray, Iterator)
@@ -246,7 +214,7 @@ class Loaded(Samples):
     """The samples of a loader. Only the first batch is kept in memory, as an example of the inputs."""
 
     source: Any = None
-    """A loader, or a :class:`calibrant.data.LoaderStream`, whose settings take precedence."""
+    """The loader."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Further arguments of the stream: device, precision, form of the batches, classes."""
     memory: list[tuple[Any, Tensor]] | None = field(default=None, compare=False, repr=False)
@@ -289,17 +257,16 @@ class Loaded(Samples):
             for pair in self.memory:
                 yield map_tensors(lambda t: t.to(device, non_blocking=True), pair)
             return
-        stream, read, size = self._stream(0), [], 0
+        stream, pieces, size = self._stream(0), list[tuple[Any, Tensor]](), 0
         for step in range(stream.batches):
             batch = stream.batch(step)
             stream.release(step + 1)
+            size += sum(t.nbytes for t in tensors_of((batch.inputs, batch.targets)))
             if self.memory is not None and size <= KEPT:
-                copied = map_tensors(_kept, (batch.inputs, batch.targets))
-                size += sum(t.nbytes for t in tensors_of(copied))
-                read.append(copied)
+                pieces.append(map_tensors(_kept, (batch.inputs, batch.targets)))
             yield batch.inputs, batch.targets
-        if self.memory is not None:
-            self.memory[:] = read if size <= KEPT else []
+        if self.memory is not None and size <= KEPT:
+            self.memory[:] = pieces
 
     def count(self) -> int:
         try:
@@ -319,12 +286,7 @@ class Loaded(Samples):
         return Samples(joined, torch.cat(labels))
 
     def _stream(self, seed: int, hyper: dict[str, Tensor] | None = None) -> LoaderStream:
-        settings, loader = self.settings, self.source
-        if isinstance(loader, LoaderStream):
-            form = replace(settings["batch_format"], labels=loader.batch_format.labels)
-            settings = settings | {"batch_format": form, "batches": loader.length}
-            seed, loader = loader.seed, loader.loader
-        return LoaderStream(loader, **({"seed": seed, "hyper": hyper} | settings))
+        return LoaderStream(self.source, seed=seed, hyper=hyper, **self.settings)
 
 
 def _kept(tensor: Tensor) -> Tensor:
@@ -335,18 +297,16 @@ def _kept(tensor: Tensor) -> Tensor:
 def as_part(data: Any, model: nn.Module, labels: str | None = None, name: str = "train") -> Samples:
     """Samples on the network's device and in its precision; ``name`` is the argument named in errors."""
     like = leading_parameter(model)
-    if isinstance(data, Samples):
-        moved = data.to(like.device)
-        return replace(moved, inputs=as_dtype(moved.inputs, like.dtype))
     if isinstance(data, TensorStream):
         if data.augment_batch is not None:
             raise ValueError(
                 f"{name} must not have augment_batch, because only a method can mix samples; got a stream with it. Use "
                 "calibrant.methods.image_networks.NetworkTraining(mixup=…) as method, or leave it out."
             )
-        inputs = as_tensors(data.inputs, like.device, like.dtype)
-        targets, weights = map_tensors(lambda t: t.to(like.device), (data.targets, data.sample_weight))
-        return Samples(inputs, targets, weights, augment=data.augment, prepare=data.prepare)
+        data = Samples(data.inputs, data.targets, data.sample_weight, augment=data.augment, prepare=data.prepare)
+    if isinstance(data, Samples):
+        moved = data.to(like.device)
+        return replace(moved, inputs=as_dtype(moved.inputs, like.dtype))
     if isinstance(data, tuple) and len(data) == 2:
         data = as_array(data[0], f"The inputs of {name}"), as_array(data[1], f"The labels of {name}")
     if is_pair(data, tuples=True):
@@ -396,8 +356,6 @@ def _labels(values: Any, device: torch.device, name: str) -> Tensor:
 
 def is_loader(data: Any) -> bool:
     """Whether data is a loader: an object that yields batches and can be iterated again for every epoch."""
-    if isinstance(data, LoaderStream):
-        return True
     return isinstance(data, Iterable) and not isinstance(data, _NOT_LOADERS)
 
 

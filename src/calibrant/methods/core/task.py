@@ -38,6 +38,8 @@ class Task:
     """The part that outer variables are learned from, if ``val`` is reserved for use after training. None: ``val``."""
     head: str | None = field(default=None, kw_only=True)
     """The name of the network's last layer, for methods that need it. None: find it automatically."""
+    redraw: bool = field(default=True, kw_only=True)
+    """Whether the parameters of a module are drawn again for each of several networks."""
     splits: tuple[tuple[np.ndarray, np.ndarray], ...] | None = field(default=None, kw_only=True)
     """Training and held-out rows of each network, for methods that cross-fit. None: the methods draw the folds."""
 
@@ -81,7 +83,7 @@ class Task:
 
     def again(self, seed: int) -> Task:
         """The task for one of several networks; each starts from parameters drawn with its own seed."""
-        model = Redrawn(self.model) if isinstance(self.model, nn.Module) else self.model
+        model = Redrawn(self.model) if self.redraw and isinstance(self.model, nn.Module) else self.model
         return replace(self, seed=seed, model=model)
 
 
@@ -106,16 +108,6 @@ class Redrawn:
             if layer.training and isinstance(layer, _NormBase):
                 layer.reset_running_stats()
         return view.export(params, {}, twin)
-
-
-@dataclass(frozen=True)
-class Unchanged:
-    """A factory that returns the same module for every seed."""
-
-    module: nn.Module
-
-    def __call__(self, seed: int) -> nn.Module:
-        return self.module
 
 
 def pooled_part(task: Task) -> Samples:

@@ -13,7 +13,7 @@ sample. With ``repeats``, several networks are held out for each sample, and the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -144,9 +144,8 @@ def fit_last_step(
         scaled = logits * np.exp(-values[0])
         loss, slope, to_lapse = lapsing_loss(scaled + values[2:], labels, share, expit(values[1]))
         away = (values - centre) / scale
-        return 0.5 * away @ away + loss, away / scale + np.concatenate(
-            [[-(slope * scaled).sum(), to_lapse], slope.sum(0)]
-        )
+        gradient = np.concatenate([[-(slope * scaled).sum(), to_lapse], slope.sum(0)])
+        return 0.5 * away @ away + loss, away / scale + gradient
 
     bounds = [(-3.0, 3.0), (logit(least_lapse(size, count)), 3.0)] + [(-3.0, 3.0)] * count
     best = minimize(cost, centre, jac=True, method="L-BFGS-B", bounds=bounds)
@@ -166,7 +165,7 @@ def labels_differ(fit: CrossFit, train: int, *, significance: float = 2.5) -> bo
     """
     rows = fit.rows("held")
     wrong = (fit.held_out_logits[rows].argmax(1) != fit.data.labels[rows]).double()
-    weights = torch.ones_like(wrong) if fit.data.sample_weight is None else fit.data.sample_weight[rows].double()
+    weights = fit.data.weights[rows]
     from_train, from_val = rows < train, rows >= train
     if not (weights[from_train].sum() > 0 and weights[from_val].sum() > 0):
         return False
@@ -216,25 +215,18 @@ def calibrated_mean(fit: CrossFit, candidate: str, train: int) -> Mixture:
     extras["bias"] = torch.from_numpy(last.bias)
     with torch.no_grad():
         extras |= head.problem.outer_view.run(head.phi, read_outer)
-    mixture = Mixture(
-        fit.heads,
-        last.temperature,
-        extras["bias"],
-        last.lapse,
-        "logits",
-        extras,
-        failure=failure(*fit.heads),
-        shares=fit.shares,
-    )
+    means: dict[str, Any] = {"pool": "logits", "shares": fit.shares, "failure": failure(*fit.heads)}
+    mixture = Mixture(fit.heads, last.temperature, extras["bias"], last.lapse, extras=extras, **means)
     extras["held_out"] = mixture.calibrated(logits).cpu()
-    return replace(mixture, extras=extras | _doubts(mixture, fit, train))
+    extras |= _doubts(mixture, fit, train)
+    return mixture
 
 
 def last_step(logits: Tensor, data: Samples, rows: Tensor) -> LastStep:
     """T, b and λ for the held-out logits of some rows."""
-    weights = None if data.sample_weight is None else data.sample_weight[rows].double().cpu().numpy()
     groups = None if data.groups is None else data.groups[rows].cpu().numpy()
-    return fit_last_step(logits.cpu().numpy(), data.labels[rows].cpu().numpy(), weights, groups=groups)
+    arrays = (values.cpu().numpy() for values in (logits, data.labels[rows], data.weights[rows]))
+    return fit_last_step(*arrays, groups=groups)
 
 
 def _doubts(mixture: Mixture, fit: CrossFit, train: int) -> dict[str, Any]:
@@ -251,7 +243,7 @@ def _doubts(mixture: Mixture, fit: CrossFit, train: int) -> dict[str, Any]:
     labels = part.labels.cpu()
     if "label_noise" not in mixture.extras:
         return {"suspicion": suspicion(torch.ones_like(probs[:, 0]), probs, labels)}
-    rate = flip_rate(probs, labels, None if part.sample_weight is None else part.sample_weight.cpu())
+    rate = flip_rate(probs, labels, part.weights.cpu())
     return {
         "suspicion": wrong_label(probs, labels, rate),
         "label_noise": torch.full((probs.shape[1],), rate, device="cpu"),
@@ -262,6 +254,5 @@ def held_out_losses(fit: CrossFit, mixture: Mixture, rows: Tensor) -> Tensor:
     """The weighted held-out loss of each of some rows."""
     probs = mixture.calibrated(fit.held_out_logits[rows])
     losses = -probs.gather(1, fit.data.labels[rows].unsqueeze(1)).squeeze(1).clamp_min(1e-300).log()
-    if fit.data.sample_weight is not None:
-        losses = losses * fit.data.sample_weight[rows] / fit.data.sample_weight[rows].mean()
-    return losses.cpu()
+    weights = fit.data.weights[rows]
+    return (losses * weights / weights.mean()).cpu()

@@ -13,9 +13,7 @@ from calibrant.data.splits.stratified import folds, group_folds
 from calibrant.data.streams.batch import tensors_of
 from calibrant.data.streams.streams import mix
 from calibrant.methods.core.samples import Samples
-from calibrant.methods.core.task import Task
-
-USES = ("judge", "choose")
+from calibrant.methods.core.task import Task, pooled_part
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ def deal(
     held_from: slice | None = None,
     choose: float = 0.0,
     choose_from: slice | None = None,
-    groups: np.ndarray | None = None,
+    groups: np.ndarray | Tensor | None = None,
 ) -> list[Fold]:
     """Stratified folds that hold out every row once; redrawn for each repeat.
 
@@ -57,6 +55,7 @@ def deal(
         that evaluates it. The sizes of folds then depend on the groups; without groups they differ by at most one
     """
     every, classes = np.arange(len(labels)), labels.cpu().numpy()
+    groups = groups.cpu().numpy() if isinstance(groups, Tensor) else groups
     may_judge = every[held_from or slice(None)]
     sets = [(may_judge, "judge")]
     if choose_from is not None:  # split training and validation rows separately, so that every fold has both
@@ -78,12 +77,15 @@ def deal(
             for position, (set_rows, _) in enumerate(sets):
                 fold[set_rows] = _fold_of_each(classes[set_rows], number, mix(seed, repeat, position) % 2**31)
         for k in range(number):
-            held = [np.concatenate([r[fold[r] == k] for r, use in sets if use == name] or [every[:0]]) for name in USES]
-            seen = np.concatenate(held)
+            judge, choose_only = (
+                np.concatenate([r[fold[r] == k] for r, use in sets if use == name] or [every[:0]])
+                for name in ("judge", "choose")
+            )
+            seen = np.concatenate([judge, choose_only])
             train = np.setdiff1d(every, seen, assume_unique=True)
             if groups is not None and len(apart := train[~np.isin(groups[train], groups[seen])]):
                 train = apart
-            result.append(Fold(*(torch.as_tensor(rows, device=labels.device) for rows in (train, *held))))
+            result.append(Fold(*(torch.as_tensor(rows, device=labels.device) for rows in (train, judge, choose_only))))
     return result
 
 
@@ -121,11 +123,13 @@ def _special(rows: np.ndarray, share: float, groups: np.ndarray | None, seed: in
     return rows[order], int(whole[-1]) if len(whole) else 0
 
 
-def folds_of(task: Task, pooled: Samples, number: int, repeats: int = 1, choose: float = 0.0) -> list[Fold]:
-    """The folds of a task: its ``splits`` if given, else newly drawn folds.
+def folds_of(
+    task: Task, pooled: Samples, number: int, repeats: int = 1, choose: float = 0.0, *, only_val: bool = False
+) -> list[Fold]:
+    """The folds of a task, whose rows were grouped (:func:`grouped`): its ``splits`` if given, else newly drawn folds.
 
     ``pooled`` holds its training and validation rows together. The share ``choose`` of the validation rows does not
-    move φ.
+    move φ. With ``only_val``, training rows are not held out.
     """
     if task.splits is not None:
         if task.val is not None:
@@ -134,24 +138,17 @@ def folds_of(task: Task, pooled: Samples, number: int, repeats: int = 1, choose:
         none = torch.empty(0, dtype=torch.long, device=place)
         pairs = [(torch.as_tensor(a, device=place), torch.as_tensor(b, device=place)) for a, b in task.splits]
         return [Fold(train, held, none) for train, held in pairs]
-    val = None if task.val is None or not choose else slice(len(task.train), None)
+    val = None if task.val is None else slice(len(task.train), None)
     return deal(
         pooled.labels,
         number,
         seed=task.seed,
         repeats=repeats,
+        held_from=val if only_val else None,
         choose=choose,
-        choose_from=val,
-        groups=row_groups(pooled),
+        choose_from=val if choose else None,
+        groups=pooled.groups,
     )
-
-
-def row_groups(part: Samples) -> np.ndarray | None:
-    """A number per row: rows with the same number must share a fold. None if no two rows must.
-
-    These are rows of one group, and exact copies, whatever their labels.
-    """
-    return joined(None if part.groups is None else part.groups.cpu().numpy(), copies_of(part))
 
 
 def copies_of(part: Samples) -> np.ndarray | None:
@@ -164,8 +161,12 @@ def copies_of(part: Samples) -> np.ndarray | None:
 
 
 def grouped(task: Task) -> Task:
-    """The same task with ``groups`` that include all rows that must share a fold (:func:`row_groups`)."""
-    groups = row_groups(task.train if task.val is None else task.train + task.val)
+    """The same task with ``groups`` of all rows that must share a fold: rows of one group, and exact copies.
+
+    Labels do not matter: copies with different labels share a fold, too.
+    """
+    pooled = pooled_part(task)
+    groups = joined(None if pooled.groups is None else pooled.groups.cpu().numpy(), copies_of(pooled))
     if groups is None:
         return task
     numbers = torch.as_tensor(groups, device=task.train.labels.device)

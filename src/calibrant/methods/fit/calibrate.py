@@ -8,16 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from calibrant.methods.confidence import Mapped, choose_map
-from calibrant.methods.core.results import Mixture, Recalibrated, held_out_logits
+from calibrant.methods.confidence import check_calibrator, recalibrated
+from calibrant.methods.core.results import Mixture, held_out_logits
 from calibrant.methods.core.samples import as_part, checked, few_inputs
-from calibrant.methods.fit.checks import count_classes, warn_of_softmax
+from calibrant.methods.fit.checks import count_classes
 from calibrant.methods.fit.fit import example_of, other_models
 from calibrant.methods.fit.plain_module import form_of
 from calibrant.methods.fit.trained import Calculated, Trained
 from calibrant.models.functional.user_modules import copied
-from calibrant.posthoc import make_calibrator
-from calibrant.posthoc.registry import check_calibrator
+
+Gather = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def calibrate(
@@ -65,31 +65,19 @@ def calibrate(
 
 
 def calibrate_gathered(
-    model: nn.Module,
-    val: Any,
-    gather: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
-    calibrator: str = "temperature",
-    head: str | None = None,
-    device: str | torch.device | None = None,
-    labels: str | None = None,
+    model: nn.Module, val: Any, gather: Gather, calibrator: str, head: Any, device: Any, labels: str | None
 ) -> Trained:
     """:func:`calibrate` on ``gather(logits, labels)`` of this process's share of the data."""
     if not isinstance(model, nn.Module):
         advice = other_models(model)
         raise TypeError(f"model must be a trained nn.Module; got {type(model).__name__}.{advice}")
-    if calibrator != "map":
-        check_calibrator(calibrator, "calibrator")
+    check_calibrator(calibrator)
     twin = copied(example_of(model, 0, device)).eval()
     part = as_part(val, twin, labels, "val")
     few = few_inputs(part)
-    part = checked(part, count_classes(twin, {"val": few}), "val")
-    warn_of_softmax(twin, few)
+    part = checked(part, count_classes(twin, {"val": few}, trained=True), "val")
     plain = Mixture((Calculated(twin),))
     logits, targets, weights = held_out_logits(plain, part)
     logits, targets = gather(logits, targets)
-    form = form_of(twin, few, head)
-    if calibrator == "map":
-        choice = choose_map(logits, targets, None if weights is None else torch.as_tensor(weights))
-        return Trained(Mapped(plain, choice.map, extras={"confidence": choice.extras}), (twin,), form)
-    fitted = make_calibrator(calibrator).fit(logits.numpy(), targets.numpy(), weights)
-    return Trained(Recalibrated(plain, fitted), (twin,), form)
+    fitted = recalibrated(plain, logits, targets, weights, calibrator)
+    return Trained(fitted, (twin,), form_of(twin, few, head))

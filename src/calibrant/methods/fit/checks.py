@@ -20,10 +20,10 @@ ROWS, FEWEST = 2000, 200
 """The most and the fewest rows on which a trained network is compared with chance."""
 
 
-def count_classes(model: nn.Module, inputs: Mapping[str, Any]) -> int:
+def count_classes(model: nn.Module, inputs: Mapping[str, Any], *, trained: bool = False) -> int:
     """The number of logits that the network returns for a few inputs of each part.
 
-    A copy is called, so that the given network does not change.
+    A copy is called, so that the given network does not change. ``trained``: the network is calibrated only.
     """
     twin = copied(model).eval()
     with generators_restored(next(twin.parameters())):
@@ -36,7 +36,13 @@ def count_classes(model: nn.Module, inputs: Mapping[str, Any]) -> int:
                     "layer have two outputs."
                 )
         again = _few_logits(twin, few, name)
-    if type(logits.grad_fn).__name__.startswith("Sigmoid"):
+    end = type(logits.grad_fn).__name__
+    if trained and end.startswith("Softmax"):
+        warn(
+            "The network ends in a softmax, but calibration takes logits. Remove the softmax at its end, or "
+            "use calibrant.posthoc.Temperature(from_probs=True) on its probabilities."
+        )
+    if end.startswith("Sigmoid"):
         warn(
             "The network ends in a sigmoid, but losses take logits, so confidences can hardly rise. Remove the sigmoid "
             "at the end of the network."
@@ -47,15 +53,6 @@ def count_classes(model: nn.Module, inputs: Mapping[str, Any]) -> int:
             "random. Switch dropout off in evaluation mode: F.dropout(x, p, training=self.training)."
         )
     return logits.shape[1]
-
-
-def warn_of_softmax(model: nn.Module, few: Any) -> None:
-    """Warn if a network that is calibrated without training returns probabilities instead of logits."""
-    if type(_few_logits(model, few, "val").grad_fn).__name__.startswith("Softmax"):
-        warn(
-            "The network ends in a softmax, but calibration takes logits. Remove the softmax at its end, or "
-            "use calibrant.posthoc.Temperature(from_probs=True) on its probabilities."
-        )
 
 
 def _few_logits(model: nn.Module, inputs: Any, name: str) -> Tensor:

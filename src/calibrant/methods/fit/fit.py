@@ -23,14 +23,13 @@ from calibrant.methods.averaged import Precision, UserSchedule
 from calibrant.methods.catalogue import ALL_METHODS
 from calibrant.methods.core.method import Compile, Method
 from calibrant.methods.core.samples import as_part, checked, few_inputs
-from calibrant.methods.core.task import Model, Task, Unchanged
+from calibrant.methods.core.task import Model, Task
 from calibrant.methods.fit.checks import check_precision, count_classes, not_finite, warn_about, warn_at_chance
-from calibrant.methods.fit.defaults import Calibration, default_method, one_network, several_networks, story_of
+from calibrant.methods.fit.defaults import Calibration, default_method, story_of
 from calibrant.methods.fit.guards import Interruptible, Opening, Progress, Resumable, ValidationScores
 from calibrant.methods.fit.plain_module import Freeze, form_of, frozen
 from calibrant.methods.fit.trained import Trained
 from calibrant.methods.fit.untrained import is_untrained
-from calibrant.methods.image_networks import Recipe
 from calibrant.methods.recipes import as_optimizer
 from calibrant.models.functional.global_state import generators_restored
 from calibrant.models.functional.user_modules import check_module, copied, unwrapped
@@ -185,28 +184,31 @@ def fit(
     start: Model = model
     if isinstance(model, nn.Module):
         start = frozen(example, freeze, few, head)
-        again = is_untrained(example) if redraw is None else redraw
-        start = start if again else Unchanged(start)
+        redraw = is_untrained(example) if redraw is None else redraw
     elif freeze is not None:
         raise ValueError("freeze needs a module; got a function. Freeze the parts inside that function instead.")
     form = form_of(example, few, head)
-    task = Task(first, second, n_classes, seed, start, head=head)
+    task = Task(first, second, n_classes, seed, start, head=head, redraw=redraw is not False)
     method = None if isinstance(method, str) and method == "auto" else method
-    user_settings = {"schedule": schedule, "loss": loss}
-    user_settings["optimizer"] = None if optimizer is None else as_optimizer(optimizer, model)
-    settings = {"epochs": epochs, "learning_rate": learning_rate, **user_settings}
-    if method is None and networks is None and any(value is not None for value in user_settings.values()):
+    own_recipe = {"schedule": schedule, "loss": loss}
+    own_recipe["optimizer"] = None if optimizer is None else as_optimizer(optimizer, model)
+    if method is None and networks is None and any(value is not None for value in own_recipe.values()):
         networks = 1
-    if precision != "auto":
-        settings["precision"] = precision
-    wanted = with_settings(
-        chosen(method, task, networks, calibration, pretrained), {k: v for k, v in settings.items() if v is not None}
-    )
+    if epochs is not None and (not isinstance(epochs, Real) or epochs < 1 or epochs % 1):
+        raise ValueError(f"epochs must be at least 1 and a whole number; got {shown(epochs)}.")
+    settings = {"epochs": epochs, "learning_rate": learning_rate, **own_recipe}
+    settings = {name: value for name, value in settings.items() if value is not None}
+    settings |= {} if precision == "auto" else {"precision": precision}
+    without = chosen(method, task, networks, calibration, pretrained)
+    wanted: Method | None = with_settings(without, settings)
+    if wanted is None:
+        kind, names = type(without).__name__, " and ".join(settings)
+        raise ValueError(f"{kind} has no {names}; leave {names} out and set the fields of the method.")
     story = story_of(wanted, example) if method is None else ""
     if verbose and story:
         print(story, file=sys.stderr)
-    if compile != "inductor" and not is_own(example):
-        wanted = eager(wanted)
+    if compile != "inductor" and not type(example).__module__.startswith("calibrant.models."):
+        wanted = with_settings(wanted, {"eager": True}) or wanted  # only our networks run in any format and precision
     resumable = None if checkpoint is None else Resumable(checkpoint, checkpoint_seconds)
     interrupt = Interruptible()
     guards: list[Callback] = [Opening(resumable), *([resumable] if resumable else []), interrupt, Progress(verbose)]
@@ -215,7 +217,9 @@ def fit(
         watcher.watch(second)
     with interrupt.listening(), generators_restored(next(example.parameters())):
         try:
-            fitted = wanted.fit(task, callbacks=[*guards, *callbacks], compile=compile)
+            (fitted,) = wanted.fit_group([wanted], [task], callbacks=[*guards, *callbacks], compile=compile)
+            if fitted.failure:
+                raise NonFiniteError(fitted.failure)
         except NonFiniteError as error:
             hint = not_finite(first, "train") + not_finite(second, "val")
             raise NonFiniteError(f"{error}{hint}") from error
@@ -287,14 +291,8 @@ def chosen(
             "calibration must be 'auto' or 'temperature', and is for the default method only; got "
             f"{calibration!r}{'' if method is None else ' with a method'}."
         )
-    how: Calibration = calibration or "auto"
-    if networks == 1:
-        return one_network(task.model, task, how, pretrained)
-    if networks is not None:
-        assert task.model is not None
-        return several_networks(task.model, task, networks, how)
     if method is None:
-        return default_method(task.model, task, how, pretrained)
+        return default_method(task.model, task, calibration or "auto", pretrained, networks)
     if isinstance(method, str):
         if method not in ALL_METHODS:
             near = get_close_matches(method.lower().replace("_", "-"), ALL_METHODS, n=1, cutoff=0.75)
@@ -307,33 +305,16 @@ def chosen(
     return method
 
 
-def is_own(module: nn.Module) -> bool:
-    """Whether a network is one of :mod:`calibrant.models`, which can be compiled in any format and precision."""
-    return type(module).__module__.startswith("calibrant.models.")
+def with_settings(method: Any, settings: dict[str, Any]) -> Any:
+    """The same method with other settings. A method without such fields passes them on to its recipe or base method.
 
-
-def eager(method: Method) -> Method:
-    """The same method without compilation, bfloat16 and channels last on a GPU. Many methods never use these."""
-    recipe, base = (getattr(method, name, None) for name in ("recipe", "base"))
-    if isinstance(recipe, Recipe):
-        return dataclasses.replace(method, recipe=dataclasses.replace(recipe, eager=True))  # type: ignore[call-arg]
-    if isinstance(base, Method):
-        return dataclasses.replace(method, base=eager(base))  # type: ignore[call-arg]
-    return method
-
-
-def with_settings(method: Method, settings: dict[str, Any]) -> Method:
-    """The same method with other settings. A method with a base method or a recipe passes them on to it."""
-    if not settings:
-        return method
-    if not isinstance(epochs := settings.get("epochs", 1), Real) or epochs < 1 or epochs % 1:
-        raise ValueError(f"epochs must be at least 1 and a whole number; got {shown(epochs)}.")
-    fields = {field.name: getattr(method, field.name) for field in dataclasses.fields(method)}
-    if settings.keys() <= fields.keys():
+    None if these do not have them either.
+    """
+    if settings.keys() <= {field.name for field in dataclasses.fields(method)}:
         return dataclasses.replace(method, **settings)
-    if dataclasses.is_dataclass(recipe := fields.get("recipe")) and not isinstance(recipe, type):
-        return dataclasses.replace(method, recipe=dataclasses.replace(recipe, **settings))  # type: ignore[call-arg]
-    if isinstance(base := fields.get("base"), Method):
-        return dataclasses.replace(method, base=with_settings(base, settings))  # type: ignore[call-arg]
-    names = " and ".join(settings)
-    raise ValueError(f"{type(method).__name__} has no {names}; leave {names} out and set the fields of the method.")
+    for name in ("recipe", "base"):
+        inner = getattr(method, name, None)
+        changed = with_settings(inner, settings) if dataclasses.is_dataclass(inner) else None
+        if changed is not None:
+            return dataclasses.replace(method, **{name: changed})
+    return None

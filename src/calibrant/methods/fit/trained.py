@@ -6,6 +6,7 @@ is not in the file. To load a file, pass a network of that class; loading execut
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -66,7 +67,10 @@ class Trained(Fitted):
         return self.classes(inputs)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the classifier to one file for :meth:`load`. The file does not contain the class of the network."""
+        """Write the classifier to one file for :meth:`load`. The file does not contain the class of the network.
+
+        From ``extras``, numbers, text, arrays and tensors are saved.
+        """
         save_trained(self, path)
 
     @classmethod
@@ -122,19 +126,20 @@ class Trained(Fitted):
         for piece in self._pieces(inputs):
             with processing(piece, "the inputs"):
                 outputs.append(predict(piece))
+        if not outputs:
+            raise ValueError("The loader must yield at least one batch; got none, so there is nothing to predict.")
         return torch.cat(outputs)
 
     def _pieces(self, inputs: Any) -> Iterator[Any]:
         """Inputs in the form that the network accepts: a few thousand samples at a time, or the batches of a loader."""
         inputs, form = as_array(inputs), batch_format(self.modules[0])
         if is_loader(inputs):
-            _warn_if_shuffled(inputs)
-            any_batch = False
-            for item in inputs:
-                any_batch = True
-                yield form.inputs(item)
-            if not any_batch:
-                raise ValueError("The loader must yield at least one batch; got none, so there is nothing to predict.")
+            if isinstance(inputs, DataLoader) and isinstance(inputs.sampler, RandomSampler):
+                warn(
+                    "The loader shuffles, so the order of the predictions is random and cannot be recovered. "
+                    "Predict with shuffle=False."
+                )
+            yield from map(form.inputs, inputs)
             return
         arrays = as_arrays(form.arguments(inputs) if isinstance(inputs, tuple | list) else inputs)
         if not tensors_of(arrays):
@@ -173,14 +178,6 @@ def as_arrays(inputs: Any) -> Any:
     return torch.from_numpy(shareable(inputs)) if isinstance(inputs, np.ndarray) else inputs
 
 
-def _warn_if_shuffled(loader: Any) -> None:
-    if isinstance(loader, DataLoader) and isinstance(loader.sampler, RandomSampler):
-        warn(
-            "The loader shuffles, so the order of the predictions is random and cannot be recovered. "
-            "Predict with shuffle=False."
-        )
-
-
 KIND, WITH_MAP = "Trained", "TrainedWithMap"
 """The kind of a file. A map has a kind of its own, so that a calibrant that does not know maps refuses the file."""
 FORMAT = Format("network", {KIND: Trained, WITH_MAP: Trained}, "the save method of calibrant.fit's result")
@@ -198,33 +195,28 @@ def save_trained(trained: Trained, path: str | os.PathLike[str]) -> None:
                     f"All entries of the network's state_dict must be tensors to be saved; got {name!r}, which is not."
                 )
             arrays[f"network.{number}.{name}"] = _array(value)
-    fitted: Fitted = trained.fitted
-    calibrator = learned = None
-    map_first = isinstance(fitted, Recalibrated) and isinstance(fitted.model, Mapped)
+    fitted, steps = trained.fitted, list[Fitted]()
     while isinstance(fitted, Recalibrated | Mapped):
-        if isinstance(fitted, Recalibrated) and calibrator is None:
-            calibrator = calibrator_parts(fitted.calibrator, "calibrator", arrays)
-        elif isinstance(fitted, Mapped) and learned is None:
-            learned = _map_parts(fitted.map, arrays)
-        else:
-            break
+        steps.append(fitted)
         fitted = fitted.model
-    if not isinstance(fitted, Mixture):
+    maps = [step.map for step in steps if isinstance(step, Mapped)]
+    calibrators = [step.calibrator for step in steps if isinstance(step, Recalibrated)]
+    if not isinstance(fitted, Mixture) or max(len(maps), len(calibrators)) > 1:
         raise TypeError(
             "save needs networks and their means, with one calibrator and one confidence map; got a "
             f"{type(trained.fitted).__name__} of a {type(fitted).__name__}."
         )
     FORMAT.write(
         path,
-        KIND if learned is None else WITH_MAP,
+        WITH_MAP if maps else KIND,
         arrays,
         networks=len(trained.modules),
         form=list(trained.form[:3]),
         n_classes=trained.form.n_classes,
-        map=learned,
-        map_first=map_first,
+        map=_map_parts(maps[0], arrays) if maps else None,
+        map_first=len(steps) == 2 and isinstance(steps[-1], Mapped),
         state=pack(fitted.link, "state", arrays),
-        calibrator=calibrator,
+        calibrator=calibrator_parts(calibrators[0], "calibrator", arrays) if calibrators else None,
         extras=_packed(trained.extras, "extras", arrays),
     )
 
@@ -234,29 +226,22 @@ def load_trained(path: str | os.PathLike[str], model: nn.Module) -> Trained:
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be an nn.Module of the class that was trained; got a {type(model).__name__}.")
     check_module(unwrapped(model))
-    contents: list[tuple[dict[str, Any], Arrays]] = []
-    FORMAT.read(path, lambda kind, header, arrays: contents.append((header, arrays)))
-    header, arrays = contents[0]
+    header, arrays = FORMAT.read(path, lambda kind, header, arrays: (header, arrays))
     if type(header.get("networks")) is not int or header["networks"] < 1:
         raise ValueError(f"{path} is damaged: it does not say how many networks it holds. Save it again.")
     modules = tuple(_module(model, arrays, number, path) for number in range(header["networks"]))
 
     def build(kind: type, header: dict[str, Any], arrays: Arrays) -> Trained:
         extras = {name: _tensors(unpack(tree, arrays)) for name, tree in header["extras"].items()}
-        mean = Mixture.of_link(tuple(map(Calculated, modules)), **unpack(header["state"], arrays))
-        steps: list[Callable[[Fitted], Fitted]] = []
-        if header["calibrator"] is not None:
-            calibrator = build_calibrator(header["calibrator"], arrays)
-            steps.append(lambda model: Recalibrated(model, calibrator))
-        if header["map"] is not None:
-            learned = _build_map(header["map"], arrays)
-            steps.append(lambda model: Mapped(model, learned))
-        fitted: Fitted = mean
-        for step in reversed(steps) if header["map_first"] else steps:
-            fitted = step(fitted)
+        fitted: Any = Mixture.of_link(tuple(map(Calculated, modules)), **unpack(header["state"], arrays))
+        for part in ("map", "calibrator") if header["map_first"] else ("calibrator", "map"):
+            if header[part] is not None and part == "map":
+                fitted = Mapped(fitted, _build_map(header["map"], arrays))
+            elif header[part] is not None:
+                fitted = Recalibrated(fitted, build_calibrator(header["calibrator"], arrays))
         head, names, output = header["form"]
         form = Form(head, None if names is None else tuple(names), output, header["n_classes"])
-        return Trained(replace(fitted, extras=extras), modules, form)  # type: ignore[type-var]
+        return Trained(replace(fitted, extras=extras), modules, form)
 
     trained: Trained = FORMAT.read(path, build)
     return trained
@@ -304,12 +289,9 @@ def _packed(extras: dict[str, Any], key: str, arrays: Arrays) -> dict[str, Any]:
     trees = {}
     for name, value in extras.items():
         entry_arrays: Arrays = {}
-        try:
-            tree = pack(_arrays(value), f"{key}.{name}", entry_arrays)
-        except ValueError:
-            continue
-        arrays |= entry_arrays
-        trees[name] = tree
+        with contextlib.suppress(ValueError):
+            trees[name] = pack(_arrays(value), f"{key}.{name}", entry_arrays)
+            arrays |= entry_arrays
     return trees
 
 

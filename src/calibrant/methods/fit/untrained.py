@@ -62,7 +62,9 @@ def _looks_drawn(layer: nn.Module) -> bool:
     if weighted and "weight" not in named:
         return False  # torch.nn.utils.weight_norm computes the weight from parameters that the layer cannot draw
     if isinstance(layer, nn.Linear | nn.Bilinear | _ConvNd):
-        return _within(named.values(), 1 / math.sqrt(_fan_in(layer)))
+        weight = named["weight"]
+        fan_in = weight.shape[1] * (1 if isinstance(layer, nn.Bilinear) else weight[0, 0].numel())
+        return _within(named.values(), 1 / math.sqrt(fan_in))
     if isinstance(layer, nn.RNNBase):
         drawn = all(name.rpartition("_l")[2].removesuffix("_reverse").isdigit() for name in named)  # weight_ih_l0, …
         return drawn and _within(named.values(), 1 / math.sqrt(layer.hidden_size))
@@ -79,14 +81,6 @@ def _looks_drawn(layer: nn.Module) -> bool:
     if isinstance(layer, _NormBase | nn.LayerNorm | nn.GroupNorm | nn.RMSNorm):
         return _constant([named["weight"]], 1.0) and ("bias" not in named or _constant([named["bias"]], 0.0))
     return False
-
-
-def _fan_in(layer: nn.Module) -> int:
-    weight = layer.weight
-    assert isinstance(weight, Tensor)
-    if isinstance(layer, nn.Bilinear):
-        return weight.shape[1]
-    return int(nn.init._calculate_fan_in_and_fan_out(weight)[0])
 
 
 def _within(values: Iterable[Tensor], bound: float) -> bool:
