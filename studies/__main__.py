@@ -37,13 +37,13 @@ def parse(words: Sequence[str]) -> tuple[Any, dict[str, Any]]:
         prog=f"{PROGRAM} {name}", description=study.plan.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     names = add_options(parser, study.arguments())
-    given = vars(parser.parse_args(words[2:]))
-    if "source" in given and (idle := sorted(given.keys() - BESIDE_FROM)) and "dry_run" not in given:
+    options = vars(parser.parse_args(words[2:]))
+    if "source" in options and (idle := sorted(options.keys() - BESIDE_FROM)) and "dry_run" not in options:
         parser.error(
             f"{' and '.join(names[option] for option in idle)} cannot be combined with --from, which makes the report "
             "from an existing result file. Leave it out, or leave out --from."
         )
-    return study, given
+    return study, options
 
 
 def main(words: Sequence[str]) -> int:
@@ -51,13 +51,13 @@ def main(words: Sequence[str]) -> int:
     debug, words = "--debug" in words, [word for word in words if word != "--debug"]
     begin = time.perf_counter()
     try:
-        study, given = parse(words)
+        study, options = parse(words)
         from studies.report import require
 
         require()
         with warnings.catch_warnings():
             warnings.showwarning = lambda message, *_, **__: print(f"Note: {message}", file=sys.stderr)
-            result = study.run(**given)
+            result = study.run(**options)
     except KeyboardInterrupt:
         print("Interrupted. Run the same command again to continue.", file=sys.stderr)
         return 130

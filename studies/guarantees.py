@@ -136,9 +136,9 @@ def measure_one(dataset: str, learner: str, seed: int) -> Record:
         each = [model.predict_proba(new.inputs) for model in clf.models_]
         finals = {"mean": np.mean(each, axis=0), "refit": clf.refitted_.predict_proba(new.inputs)}
         record["split"] = _split(learner, X, y, new)
-    known = np.isfinite(clf.oof_proba_).all(axis=1)
+    predicted = np.isfinite(clf.oof_proba_).all(axis=1)
     rules = _rules(partial(clf.rejection_rule, level=CONFIDENCE))
-    rules |= fixed_rules(clf.oof_proba_[known], clf.oof_labels_[known])
+    rules |= fixed_rules(clf.oof_proba_[predicted], clf.oof_labels_[predicted])
     if learner != NETWORK:
         outcomes = [new.outcome(probs) for probs in each]
         record["folds"] = {"rules": {name: kept(rule, outcomes) for name, rule in rules.items()}}
@@ -169,8 +169,10 @@ def fixed_rules(probs: np.ndarray, labels: np.ndarray) -> Rules:
 
 def _judged(rules: Rules, sets: dict[str, Any], probs: np.ndarray, new: World) -> Record:
     """Risk and share of accepted rows for each rule, coverage and size for each score."""
-    applied = {name: rule.apply(probs) for name, rule in sets.items()}
-    covered = {name: {"coverage": new.coverage(own), "size": own.sum(1).mean()} for name, own in applied.items()}
+    covered = {}
+    for name, set_rule in sets.items():
+        members = set_rule.apply(probs)
+        covered[name] = {"coverage": new.coverage(members), "size": members.sum(1).mean()}
     outcome = new.outcome(probs)
     return {"rules": {name: kept(rule, [outcome]) for name, rule in rules.items()}, "sets": covered}
 
@@ -261,8 +263,8 @@ def least_covered(sets: pd.DataFrame) -> tuple[str, str, str, Estimate] | None:
 def rules_table(records: Sequence[Record]) -> str:
     """How often rules for one risk were found and broken, and how much they accept."""
     rows = []
-    for about, own in by_classifier(frame(records, "rules")):
-        each = [own[own["name"] == f"{test} {SHOWN_RISK:g}"] for test in TESTS]
+    for about, judged in by_classifier(frame(records, "rules")):
+        each = [judged[judged["name"] == f"{test} {SHOWN_RISK:g}"] for test in TESTS]
         cells = [cell for rules in each for cell in (share(rules["broken"]), mean_interval(rules["accepted"]))]
         rows.append([*about, len(each[0]), each[0]["found"].mean(), *cells])
     headings = [Column(f"{what} ({test})", digits=n) for test in TESTS for what, n in (("broken", 3), ("accepted", 2))]
@@ -280,13 +282,13 @@ def bounds_table(records: Sequence[Record]) -> str:
         rules = frame(records, "rules").query(f"name == 'fixed {threshold:g}'")
         folds = dict(iter(rules[rules["final"] == "folds"].groupby("learner")))
         rows = []
-        for (learner, title), own in by_classifier(rules):
-            cells: list[Any] = [None, share(own["broken"]), None]
+        for (learner, title), judged in by_classifier(rules):
+            cells: list[Any] = [None, share(judged["broken"]), None]
             if learner in folds and title != FINALS["split"]:
-                final, pooled = (rows_of["risk"].to_numpy(float) for rows_of in (own, folds[learner]))
+                final, pooled = (rows_of["risk"].to_numpy(float) for rows_of in (judged, folds[learner]))
                 gaps = (final - pooled)[~np.isnan(final - pooled)]
                 cells[::2] = share(folds[learner]["broken"]), mean_interval(gaps)
-            rows.append([learner, title, len(own), *cells])
+            rows.append([learner, title, len(judged), *cells])
         headings = ["exceeded by fold models", "exceeded by classifier", "difference of risk"]
         parts += [f"Threshold {threshold:g}:", to_markdown(["learner", "classifier", "data sets", *headings], rows)]
     return "\n\n".join(parts)
@@ -295,9 +297,9 @@ def bounds_table(records: Sequence[Record]) -> str:
 def sets_table(records: Sequence[Record]) -> str:
     """Coverage and mean size of prediction sets, and the synthetic set with the lowest coverage over all scores."""
     rows = []
-    for about, own in by_classifier(frame(records, "sets")):
-        means = [mean_interval(own[own["name"] == s][what]) for s in SCORES for what in ("coverage", "size")]
-        least = least_covered(own)
+    for about, judged in by_classifier(frame(records, "sets")):
+        means = [mean_interval(judged[judged["name"] == s][what]) for s in SCORES for what in ("coverage", "size")]
+        least = least_covered(judged)
         rows.append([*about, *means, f"{least[-1].value:.3f} on {least[1]}" if least else None])
     headings = [f"{score}: {what}" for score in SCORES for what in ("coverage", "size")]
     return to_markdown(["learner", "classifier", *headings, "least covered"], rows)

@@ -181,8 +181,8 @@ def with_costs(records: Records) -> list[Record]:
 def best_member(records: Records, dataset: str) -> str | None:
     """Return the pool member with the lowest mean NLL alone; None if none was measured."""
     means = {name: mean(records, "nll", dataset, name).value for name in MEMBERS}
-    known = {name: value for name, value in means.items() if not math.isnan(value)}
-    return min(known, key=lambda name: known[name]) if known else None
+    measured = {name: value for name, value in means.items() if not math.isnan(value)}
+    return min(measured, key=lambda name: measured[name]) if measured else None
 
 
 def verdicts(records: Records) -> list[Verdict]:
@@ -197,9 +197,9 @@ def verdicts(records: Records) -> list[Verdict]:
         return gap, not_above(gap)
 
     def in_time(dataset: str) -> tuple[float | None, bool | None]:
-        own, other = (mean(records, "processor_seconds", dataset, name).value for name in (OWN, "mlp"))
+        ours, other = (mean(records, "processor_seconds", dataset, name).value for name in (OWN, "mlp"))
         limit = SECONDS if math.isnan(other) else max(SECONDS, TIMES * other)
-        return (None, None) if math.isnan(own) else (own, own <= limit)
+        return (None, None) if math.isnan(ours) else (ours, ours <= limit)
 
     members = {name: best_member(records, name) for name in names}
     times = {name: in_time(name) for name in names}

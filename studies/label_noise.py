@@ -136,8 +136,8 @@ def with_all_seeds(records: Records) -> list[Record]:
     """The records of methods that were run with all seeds of their set; means over other seeds are not comparable."""
     table = pd.DataFrame(records)
     seeds = table.groupby("dataset")["seed"].transform("nunique")
-    own = table.groupby(["dataset", "method"])["seed"].transform("nunique")
-    return [dict(r) for r, complete in zip(records, own == seeds, strict=True) if complete]
+    seeds_of_method = table.groupby(["dataset", "method"])["seed"].transform("nunique")
+    return [dict(r) for r, complete in zip(records, seeds_of_method == seeds, strict=True) if complete]
 
 
 def tables(records: Records) -> str:

@@ -93,12 +93,12 @@ def digits(seed: int, part: str) -> Splits:
 
     The source task has the digits 0 to 4, the tuned task 5 to 9.
     """
-    pixels, known = load_digits(return_X_y=True)
-    images, labels = torch.tensor(pixels.reshape(-1, 1, 8, 8) / 16, dtype=torch.float32), torch.tensor(known)
+    pixels, classes = load_digits(return_X_y=True)
+    images, labels = torch.tensor(pixels.reshape(-1, 1, 8, 8) / 16, dtype=torch.float32), torch.tensor(classes)
     whole = part in ("scratch", "large")
     if not whole:
-        own = labels < 5 if part == "source" else labels >= 5
-        images, labels = images[own], labels[own] - (0 if part == "source" else 5)
+        chosen = labels < 5 if part == "source" else labels >= 5
+        images, labels = images[chosen], labels[chosen] - (0 if part == "source" else 5)
     generator = _generator(seed, 1)
     order = torch.randperm(len(labels), generator=generator)
     share = (800, 300) if whole else (250, 120)
@@ -121,7 +121,7 @@ def languages(seed: int, part: str) -> Splits:
     generator = _generator(seed, 2)
     common = torch.randn(VOCABULARY, VOCABULARY, generator=generator)
     tables = [(common + 1.0 * torch.randn(VOCABULARY, VOCABULARY, generator=generator)).softmax(1) for _ in range(8)]
-    own = torch.stack(tables[4:] if part == "tuned" else tables[:4])
+    chains = torch.stack(tables[4:] if part == "tuned" else tables[:4])
 
     def draw(count: int) -> Pair:
         labels = torch.randint(0, LANGUAGES, (count,), generator=generator)
@@ -129,7 +129,7 @@ def languages(seed: int, part: str) -> Splits:
         symbols = torch.zeros(count, 16, dtype=torch.long)
         symbols[:, 0] = torch.randint(0, VOCABULARY, (count,), generator=generator)
         for step in range(1, 16):
-            chances = own[labels, symbols[:, step - 1]]
+            chances = chains[labels, symbols[:, step - 1]]
             symbols[:, step] = torch.multinomial(chances, 1, generator=generator)[:, 0]
         kept = torch.arange(16) < lengths[:, None]
         return Pair({"symbols": torch.where(kept, symbols + 1, 0), "lengths": lengths}, labels)

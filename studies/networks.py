@@ -217,7 +217,7 @@ def table(records: Sequence[Record]) -> str:
         for verdict in (word for word, holds in judged.items() if holds):
             places[verdict].append(f"{task} ({STARTS[start]})")
     columns = [Column(f"NLL, {who}", digits=3) for who in ("`calibrant.fit`", "plain")]
-    named = {verdict: " and ".join(", ".join(own).rsplit(", ", 1)) or "none" for verdict, own in places.items()}
+    named = {verdict: " and ".join(", ".join(names).rsplit(", ", 1)) or "none" for verdict, names in places.items()}
     return (
         to_markdown(["task", "start", "seeds", *columns, "difference of NLL"], rows)
         + f"\n\nThe NLL of `calibrant.fit` is significantly lower for: {named['lower']}; significantly higher for: "

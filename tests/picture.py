@@ -306,7 +306,6 @@ def engine():
         "l2 units": lambda net: bilevel.L2(net, per="unit", initial=0.05),
         "smoothing": lambda net: bilevel.LabelSmoothing(40, initial=0.1),
         "noise": lambda net: bilevel.LabelNoise(CLASSES, per="class", initial=0.2),
-        "logit scale": lambda net: bilevel.LogitScale(1.3),
     }
     ways = {
         "unrolled": bilevel.Unrolled(5),

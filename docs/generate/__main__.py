@@ -15,7 +15,6 @@ from docs.generate import (
     alternatives,
     coverage,
     first_paper,
-    first_paper_claims,
     first_paper_data,
     images,
     learned_map,
@@ -28,19 +27,11 @@ from docs.generate import (
 
 ROOT = Path(__file__).parents[2]
 PAGES = (*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md")
-SECTIONS: dict[str, Callable[[], str]] = {
-    **first_paper.SECTIONS,
-    **first_paper_claims.SECTIONS,
-    **first_paper_data.SECTIONS,
-    **readings.SECTIONS,
-    **learned_map.SECTIONS,
-    **coverage.SECTIONS,
-    **sampling_noise.SECTIONS,
-    **tables.SECTIONS,
-    **alternatives.SECTIONS,
-    **readme.SECTIONS,
-    **studies.SECTIONS,
-}
+PARTS = (
+    *(first_paper, first_paper_data, readings, learned_map, coverage, sampling_noise),
+    *(tables, alternatives, readme, studies),
+)
+SECTIONS: dict[str, Callable[[], str]] = {name: write for part in PARTS for name, write in part.SECTIONS.items()}
 SECTION = re.compile(r"(<!-- results: ([a-z0-9-]+|written by [a-z_.]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 
 

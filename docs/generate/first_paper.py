@@ -1,4 +1,4 @@
-"""Sections on the first paper: its choices, its tables, and what they show."""
+"""Sections on the first paper: its choices, its tables, its claims, and the readings of Figure 3."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from calibrant.metrics import Estimate, excludes_zero, paired_difference
+from calibrant.metrics import Estimate, excludes_zero, mean_interval, paired_difference
 from calibrant.report import format_number
-from docs.generate.stored import RESULTS, bullets, save_png, stored, words
+from docs.generate.stored import RESULTS, bullets, save_png, stored, with_digits, words
 from studies.bo4sc import figures
+from studies.bo4sc.claims import claims, known
+from studies.bo4sc.figures import WEIGHTS_SET
 from studies.bo4sc.page import MATCHED, METRICS_SHOWN, verdicts
 from studies.bo4sc.table1 import PAPER
 from studies.bo4sc.targets import OWN, self_calibrated_targets
 from studies.common.synthetic import POOLED
 from studies.common.verdicts import HEADINGS, Records, datasets, difference, mean, methods, pivot, targets_table
 from studies.common.words import LEFT_OPEN
-from studies.report import Column, by_seed, to_markdown
+from studies.report import by_seed, to_markdown
 
 TITLES = {
     "ece10": "Expected calibration error, 10 bins. The last row is the exact posterior's on the same samples:",
@@ -50,11 +52,8 @@ def beside_printed(records: Records) -> str:
                 printed, average = PAPER[printed_metric][method][dataset], statistics.mean(values)
                 cells += [printed, average, (printed - average) / statistics.stdev(values)]
             rows.append([dataset, f"`{method}`", *cells])
-    columns = [
-        Column(f"{quantity}, {what}", digits=1 if what == "z" else 3)
-        for quantity in ("ECE", "accuracy")
-        for what in ("printed", "here", "z")
-    ]
+    columns = [*with_digits(3, "ECE, printed", "ECE, here"), *with_digits(1, "ECE, z")]
+    columns += [*with_digits(3, "accuracy, printed", "accuracy, here"), *with_digits(1, "accuracy, z")]
     return to_markdown(["set", "method", *columns], rows)
 
 
@@ -210,6 +209,59 @@ def _ablation() -> list[str]:
     ]
 
 
+def claims_table() -> str:
+    """Each claim of Section 4 with the printed values, ours, and the verdict."""
+    found = claims(all_seeds(), figures.read(RESULTS / "bo4sc.json"))
+    columns = ["claim", "printed", "here", "z", "runs", "holds"]
+    return to_markdown(["no.", *columns], [[n, *claim.row] for n, claim in enumerate(found, 1)])
+
+
+READINGS = ("misclassified_low_weight", "correct_high_weight", "ece10", "accuracy")
+
+
+def _readings() -> dict[str, list[Estimate]]:
+    """Means over seeds on the set of Figure 3, for each variant of BO4SC with one weight per sample."""
+    records = [*stored("bo4sc-ablation").records, *stored("bo4sc-weight-start").records]
+    names = [n for n in methods(records) if known(by_seed(records, READINGS[0], dataset=WEIGHTS_SET, method=n))]
+    return {
+        name: [
+            mean_interval(known(by_seed(records, metric, dataset=WEIGHTS_SET, method=name)).values())
+            for metric in READINGS
+        ]
+        for name in names
+    }
+
+
+def figure3_table() -> str:
+    """The weights of each variant of BO4SC on the set of Figure 3."""
+    rows = sorted(_readings().items(), key=lambda row: -row[1][0].value)
+    columns = [*with_digits(2, "misclassified, w < 0.5", "others, w > 0.5"), *with_digits(3, "ECE-10", "accuracy")]
+    return to_markdown(["variant", *columns], [[f"`{name}`", *values] for name, values in rows])
+
+
+def figure3() -> str:
+    """Which variants have the weights of Figure 3, and at what calibration error."""
+    readings = _readings()
+    alike = [name for name, own in readings.items() if min(own[0].value, own[1].value) > 0.5]
+    cell = PAPER["ece"]["bo4sc"][WEIGHTS_SET]
+    errors = ", ".join(f"{format_number(readings[name][2], 3)} with `{name}`" for name in alike)
+    lowest = min(readings, key=lambda name: readings[name][2].value)
+    both = [f"`{name}`" for name in alike if readings[name][2].low <= cell]
+    starts = {name: own[0].value for name, own in readings.items() if name.startswith("w⁰")}
+    return bullets(
+        [
+            "Most misclassified samples end below 0.5, and most others above, with "
+            f"{words([f'`{name}`' for name in alike])}.",
+            f"ECE-10 is then {errors}. The paper prints {cell} for BO4SC on this set. The lowest of all variants is "
+            f"{format_number(readings[lowest][2], 3)}, with `{lowest}`. "
+            f"Variants that give both Figure 3 and the printed ECE: {words(both)}.",
+            f"The start of the weights is not the reason: with {words([f'`{name}`' for name in starts])}, "
+            f"{min(starts.values()):.0%} to {max(starts.values()):.0%} of the misclassified samples end below 0.5; the "
+            f"ablation's `bo4sc`, which starts at 1, has {readings['bo4sc'][0].value:.0%}.",
+        ]
+    )
+
+
 SECTIONS = {
     "first-paper-printed": lambda: beside_printed(all_seeds()),
     "first-paper-reproduced": reproduced,
@@ -218,4 +270,7 @@ SECTIONS = {
     "first-paper-unseen": unseen_tables,
     "first-paper-targets": targets,
     "first-paper-sentences": lambda: bullets(sentences()),
+    "first-paper-claims": claims_table,
+    "first-paper-figure-3": figure3,
+    "first-paper-figure-3-variants": figure3_table,
 }

@@ -8,12 +8,12 @@ from typing import Any
 
 from calibrant.report import format_number
 from docs.generate.first_paper import beside_printed
-from docs.generate.stored import bullets, signs, stored, words
+from docs.generate.stored import bullets, signs, stored, with_digits, words
 from studies.bo4sc import same_search as same
 from studies.bo4sc.data_search import COMMON_SEEDS, MORE_SPLITS, WIDTHS, printed
 from studies.bo4sc.table1 import PAPER
 from studies.common.verdicts import datasets
-from studies.report import Column, by_seed, to_markdown
+from studies.report import by_seed, to_markdown
 
 CELLS = ("accuracy", "ECE")
 
@@ -50,11 +50,8 @@ def candidates() -> str:
         again = sorted((r for r in own if r["stage"] == "confirmed"), key=lambda r: r["distance"])
         names = {r["name"] for r in again}
         others = [r for r in own if r.get("seed") in COMMON_SEEDS and r["name"] not in names]
-        heads = [f"{cell}, {width}" for width in widths for cell in CELLS]
-        columns = [
-            *(Column(f"Bayes accuracy, {width}", digits=3) for width in widths),
-            *(Column(head, digits=3) for head in heads),
-        ]
+        bayes = [f"Bayes accuracy, {width}" for width in widths]
+        columns = with_digits(3, *bayes, *(f"{cell}, {width}" for width in widths for cell in CELLS))
         rows: list[list[Any]] = [["printed", "", "", *(None for _ in widths), *printed(family), "", "", ""]]
         rows += [
             [r["name"], r["splits"] or "predicted", r["epochs"], *r["bayes"], *r["cells"]]

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import pandas as pd
+
 from calibrant.metrics import Estimate, paired_difference
-from docs.generate.stored import stored
+from docs.generate.stored import stored, with_digits
 from studies.common.verdicts import difference, mean
 from studies.meta_reg.data import DATASETS
 from studies.meta_reg.groups import times
-from studies.report import Column, to_markdown
+from studies.report import to_markdown
 
 MAPS = {"learned": "learned in training", "temperature": "temperature", "auto": "`posthoc.Auto`"}
 GAMMAS = ("focal", "focal-control", "flg-sece", "flg-sece-one-step", "gamma-sece")
@@ -27,21 +29,13 @@ def maps() -> str:
             continue
         for which, told in MAPS.items():
             nll, ece, floor = (sum(run[which][m] for run in runs) / len(runs) for m in ("nll", "ece", "floor"))
-            gaps = (
-                [None, None] if which == "learned" else [_gap(runs, which, "nll"), times(_gap(runs, which, "ece"), 100)]
-            )
-            rows.append([DATASETS[name].title, told, str(len(runs)), nll, 100 * ece, 100 * floor, *gaps])
-    columns = [
-        Column("data set"),
-        Column("map"),
-        Column("seeds"),
-        Column("NLL", digits=4),
-        Column("ECE %", digits=2),
-        Column("floor %", digits=2),
-        Column("learned minus this: NLL", digits=4),
-        Column("ECE, points", digits=2),
-    ]
-    return to_markdown(columns, rows)
+            differences = [None, None]
+            if which != "learned":
+                differences = [_gap(runs, which, "nll"), times(_gap(runs, which, "ece"), 100)]
+            rows.append([DATASETS[name].title, told, str(len(runs)), nll, 100 * ece, 100 * floor, *differences])
+    columns = [*with_digits(4, "NLL"), *with_digits(2, "ECE %", "floor %")]
+    gaps = [*with_digits(4, "learned minus this: NLL"), *with_digits(2, "ECE, points")]
+    return to_markdown(["data set", "map", "seeds", *columns, *gaps], rows)
 
 
 def _gap(runs: list[Mapping[str, Any]], which: str, metric: str) -> Estimate:
@@ -61,26 +55,11 @@ def gammas() -> str:
                 rows.append([*title, "not run", *[None] * 6])
                 continue
             nll, ece, floor = (mean(records, metric, name, method) for metric in ("nll", "ece", "floor"))
-            gamma, spread = (_mean(runs, f"gamma_{what}") for what in ("mean", "std"))
+            gamma, spread = pd.DataFrame(runs)[["gamma_mean", "gamma_std"]].astype(float).mean()
             gap = None if method == "flg-sece" else difference(records, "nll", name, method, "flg-sece")
             rows.append([*title, str(len(runs)), nll.value, 100 * ece.value, 100 * floor.value, gamma, spread, gap])
-    columns = [
-        Column("data set"),
-        Column("method"),
-        Column("seeds"),
-        Column("NLL", digits=3),
-        Column("ECE %", digits=2),
-        Column("floor %", digits=2),
-        Column("γ", digits=2),
-        Column("γ std", digits=2),
-        Column("NLL minus flg-sece's", digits=4),
-    ]
-    return to_markdown(columns, rows)
-
-
-def _mean(runs: list[Mapping[str, Any]], metric: str) -> float | None:
-    values = [run[metric] for run in runs if run[metric] is not None]
-    return sum(values) / len(values) if values else None
+    columns = [*with_digits(3, "NLL"), *with_digits(2, "ECE %", "floor %", "γ", "γ std")]
+    return to_markdown(["data set", "method", "seeds", *columns, *with_digits(4, "NLL minus flg-sece's")], rows)
 
 
 SECTIONS = {"learned-map": maps, "one-gamma": gammas}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from docs.generate.stored import bullets, stored, words
+from docs.generate.stored import bullets, stored, with_digits, words
 from studies.common.verdicts import mean
 from studies.meta_reg.paper import printed
 from studies.meta_reg.readings import READINGS
-from studies.report import Column, to_markdown
+from studies.report import to_markdown
 
 DATASET = "cifar10"
 PRINTED = {"flg-sece": 1, "flg-dece": 1, "flg": 2, "ce-dece": 1, "ce-sece": 1, "ce": 1, "focal": 1}
@@ -28,17 +28,9 @@ def table() -> str:
         rows.append([f"{method}, printed", 100 * error, nll, 100 * ece, *[None] * 4])
         rows += [_row(name, records) for name in READINGS if base_of(name) == method]
     rows += [_row(name, records) for name in READINGS if base_of(name) not in PRINTED]
-    columns = [
-        Column("reading"),
-        Column("error %", digits=2),
-        Column("NLL", digits=3),
-        Column("ECE %", digits=2),
-        Column("floor %", digits=2),
-        Column("last error %", digits=2),
-        Column("last ECE %", digits=2),
-        Column("last γ", digits=2),
-    ]
-    return to_markdown(columns, rows)
+    columns = [*with_digits(2, "error %"), *with_digits(3, "NLL")]
+    columns += with_digits(2, "ECE %", "floor %", "last error %", "last ECE %", "last γ")
+    return to_markdown(["reading", *columns], rows)
 
 
 def base_of(name: str) -> str:
@@ -73,10 +65,10 @@ def sentences() -> list[str]:
     """Which reading comes nearest to the paper, and which of its statements the runs do not bear out."""
     records = by_method()
     (epochs,) = {r["epochs"] for r in records.values()}
-    found = [*_nearest(records, epochs), *_terms(records)]
+    told = [*_nearest(records, epochs), *_terms(records)]
     if "ce-code" in records and "focal-code" in records:
         ours = mean([r for r in stored("meta-reg-350").records if r["method"] == "ce"], "ece", DATASET, "ce").value
-        found.append(
+        told.append(
             "Summed and clipped losses on 45,000 images give calibration errors near the paper's: `ce-code` has "
             f"{_scores(records['ce-code'])}, `focal-code` {_scores(records['focal-code'])}; the paper prints an ECE of "
             f"{in_percent(_said('ce', 'ece'))} and {in_percent(_said('focal', 'ece'))}. With mean losses, our `ce` has "
@@ -84,11 +76,11 @@ def sentences() -> list[str]:
         )
     rivals = [n for n, reading in READINGS.items() if n in records and reading.outer and not reading.outer_rate]
     if rivals:
-        told = words([f"`{name}` has {_scores(records[name])}" for name in rivals])
-        found.append(f"With the term in the network's own loss and no outer level, {told}.")
+        scores = words([f"`{name}` has {_scores(records[name])}" for name in rivals])
+        told.append(f"With the term in the network's own loss and no outer level, {scores}.")
     if missing := [f"`{name}`" for name in READINGS if name not in records]:
-        found.append(f"Not run: {words(missing)}.")
-    return found
+        told.append(f"Not run: {words(missing)}.")
+    return told
 
 
 def _nearest(records: Records, epochs: int) -> list[str]:
@@ -117,21 +109,20 @@ def _nearest(records: Records, epochs: int) -> list[str]:
 
 def _terms(records: Records) -> list[str]:
     """Whether SECE has the lowest ECE of the outer losses, form by form, among the networks that have learned."""
-    found = []
+    told = []
+    limit = _said("flg-sece", "error") + FAR
     for form in ("code", "text"):
         names = [f"{method}-{form}" for method in ("flg-sece", "flg-dece", "flg", "ce-sece", "ce-dece")]
         states = {name: records[name]["selected"] for name in names if name in records}
         eces = {
-            name: state["ece"]
-            for name, state in states.items()
-            if state["error"] is not None and state["error"] <= _said("flg-sece", "error") + FAR
+            n: state["ece"] for n, state in states.items() if state["error"] is not None and state["error"] <= limit
         }
         if len(eces) > 1 and names[0] in eces:
             listed = [f"`{name}` {in_percent(eces[name])}" for name in sorted(eces, key=lambda name: eces[name])]
             has = "has" if min(eces, key=lambda name: eces[name]) == names[0] else "does not have"
             methods = f"`{names[0]}` {has} the lowest ECE of the bilevel methods"
-            found.append(f"In the form of the {form}, {methods}: {words(listed)}.")
-    return found
+            told.append(f"In the form of the {form}, {methods}: {words(listed)}.")
+    return told
 
 
 def _scores(record: Mapping[str, Any]) -> str:

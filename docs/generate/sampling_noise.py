@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from calibrant.plots.style import GREY, PALETTE, context
-from docs.generate.stored import bullets, save_png, stored, words
+from docs.generate.stored import bullets, save_png, stored, with_digits, words
 from studies.meta_reg.sampling_noise import SEEDS
-from studies.report import Column, to_markdown
+from studies.report import to_markdown
 
 TITLES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 WIDE = 1.96
@@ -26,55 +26,36 @@ def table() -> str:
         for row in record["published"]:
             above = "above" if row["printed"] > own["high"] else "inside"
             rows.append([title, row["method"], 100 * row["printed"], 100 * row["std"], 100 * row["true"], above])
-    columns = [
-        Column("data set"),
-        Column("network"),
-        Column("ECE %", digits=2),
-        Column("± over samples", digits=2),
-        Column("without noise", digits=2),
-        Column("95 % of calibrated networks"),
-    ]
-    return to_markdown(columns, rows)
+    columns = with_digits(2, "ECE %", "± over samples", "without noise")
+    return to_markdown(["data set", "network", *columns, "95 % of calibrated networks"], rows)
 
 
 def differences() -> str:
     """The published differences, and the smallest ones that are more than chance."""
-    columns = [
-        Column("data set"),
-        Column("difference"),
-        Column("points", digits=2),
-        Column("chance on other images", digits=2),
-        Column("on the same images, at least", digits=2),
-        Column("on the same images, our seeds", digits=2),
-    ]
     rows = []
     for record in _records():
         for row in record["differences"]:
             other, same = (WIDE * row[f"std_{which}_images"] for which in ("other", "same"))
-            rows.append(
-                [
-                    TITLES[record["dataset"]],
-                    f"{row['a']} − {row['b']}",
-                    *(100 * value for value in (row["difference"], other, same, _of_seeds(record))),
-                ]
-            )
-    return to_markdown(columns, rows)
+            values = (100 * value for value in (row["difference"], other, same, _of_seeds(record)))
+            rows.append([TITLES[record["dataset"]], f"{row['a']} − {row['b']}", *values])
+    limits = ("chance on other images", "on the same images, at least", "on the same images, our seeds")
+    return to_markdown(["data set", "difference", *with_digits(2, "points", *limits)], rows)
 
 
 def sentences() -> list[str]:
     """What a calibrated network scores, and which published differences exceed chance."""
-    found = []
+    told = []
     for record in _records():
         own, five = (record["calibrated"][name] for name in ("ece", "ece_of_five"))
         ours = record["seeds"]["recommended"]
-        found.append(
+        told.append(
             f"{TITLES[record['dataset']]}: a calibrated network scores {100 * own['mean']:.2f} ± "
             f"{100 * own['std']:.2f} % ({_range(own)} in 95 % of samples). A mean over {SEEDS} seeds is no lower; "
             "in 95 % of samples it is "
             f"{_range(five)} if each seed has its own images, and up to {_range(own)} on the same images. Our "
             f"`recommended` has {100 * ours['mean']:.2f} % over {ours['seeds']} seeds."
         )
-    return [*found, *_exceeding()]
+    return [*told, *_exceeding()]
 
 
 def _exceeding() -> list[str]:
@@ -87,16 +68,13 @@ def _exceeding() -> list[str]:
         ),
     }
     pairs = [(record, row) for record in _records() for row in record["differences"]]
-    found = []
+    told = []
     for where, limit in limits.items():
-        above = [
-            f"{row['a']} − {row['b']} on {TITLES[record['dataset']]}"
-            for record, row in pairs
-            if row["difference"] > limit(record, row)
-        ]
-        which = "" if len(above) == len(pairs) else f": {words(above)}"
-        found.append(f"Of {len(pairs)} published differences, {len(above)} exceed chance {where}{which}.")
-    return found
+        exceeding = [(record, row) for record, row in pairs if row["difference"] > limit(record, row)]
+        names = [f"{row['a']} − {row['b']} on {TITLES[record['dataset']]}" for record, row in exceeding]
+        which = "" if len(names) == len(pairs) else f": {words(names)}"
+        told.append(f"Of {len(pairs)} published differences, {len(names)} exceed chance {where}{which}.")
+    return told
 
 
 def draw(folder: Path) -> Iterator[Path]:

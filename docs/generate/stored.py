@@ -9,7 +9,7 @@ from typing import Any
 
 from calibrant.metrics import Estimate, excludes_zero
 from calibrant.plots import save_figure
-from studies.report import Results, read_results
+from studies.report import Column, Results, read_results
 
 RESULTS = Path(__file__).parents[2] / "results"
 SIGNS = {-1: "significantly lower", 1: "significantly higher", 0: "not significantly different"}
@@ -30,6 +30,11 @@ def save_png(figure: Any, stem: Path) -> Path:
     svg.unlink()
     plt.close(figure)
     return png
+
+
+def with_digits(digits: int, *names: str) -> list[Column]:
+    """Columns of numbers with this many decimals."""
+    return [Column(name, digits=digits) for name in names]
 
 
 def bullets(sentences: list[str]) -> str:
@@ -55,7 +60,7 @@ def words(names: list[str]) -> str:
 
 def signs(gaps: dict[str, Estimate]) -> str:
     """How paired differences lie, by set: "significantly lower on a and b and not significantly different on c"."""
-    found = {sign: [name for name, gap in gaps.items() if excludes_zero(gap) == sign] for sign in SIGNS}
+    by_sign = {sign: [name for name, gap in gaps.items() if excludes_zero(gap) == sign] for sign in SIGNS}
     every = "both sets" if len(gaps) == 2 else f"all {len(gaps)} sets"
-    places = {sign: words(names) if len(names) < max(2, len(gaps)) else every for sign, names in found.items()}
-    return " and ".join(f"{word} on {places[sign]}" for sign, word in SIGNS.items() if found[sign])
+    places = {sign: words(names) if len(names) < max(2, len(gaps)) else every for sign, names in by_sign.items()}
+    return " and ".join(f"{word} on {places[sign]}" for sign, word in SIGNS.items() if by_sign[sign])

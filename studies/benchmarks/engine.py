@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 
@@ -17,10 +15,12 @@ from torch import Tensor, nn
 from calibrant.bilevel import SGD, Adam, Bilevel, Population, Run, SampleWeights, Truncated, Unrolled, averaged
 from calibrant.bilevel.running.outer_step import outer_step
 from calibrant.losses import confidence_bce
-from studies.benchmarks.harness import Record, medians, record
+from studies.benchmarks.harness import Record, in_process, medians, megabytes, record
 
 OUTER_LOSS = averaged(confidence_bce)
 LR, ETA, STEPS = 5e-3, 30.0, 10
+WINDOW, SAMPLES = 100, 5000
+"""Inner steps and samples of the measurements of memory."""
 RETURNED = "MALLOC_MMAP_THRESHOLD_=1048576"
 """With this setting glibc returns large blocks to the system when they are freed."""
 
@@ -147,7 +147,7 @@ def population(members: int = 32, repeats: int = 5) -> list[Record]:
 
 def memory() -> list[Record]:
     """Measure peak memory beyond the start, T = 100, n = 5,000, MLP 20-256-256-5, each in a separate process."""
-    peaks = {kind: _peak_in_process(kind) for kind in ("plain", "checkpoints", "states", "graphs", "torchopt")}
+    peaks = {kind: _peak_in_process(kind) for kind in ("plain", "checkpoints", "graphs", "torchopt")}
     peaks |= {f"{kind}, {RETURNED}": _peak_in_process(kind, returned=True) for kind in ("plain", "checkpoints")}
     return [
         record(
@@ -160,10 +160,33 @@ def memory() -> list[Record]:
 
 
 def _peak_in_process(kind: str, returned: bool = False) -> float:
-    command = [sys.executable, "-m", "studies.benchmarks.peak_memory", kind]
-    environment = os.environ | (dict([RETURNED.split("=")]) if returned else {})
-    return float(subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout)
+    environment = dict([RETURNED.split("=")]) if returned else {}
+    return float(in_process("engine", kind, **environment))
+
+
+def peak_of_training(kind: str) -> float:
+    """Return the peak memory of one kind of training beyond that at its start, in this process."""
+    x, y = data(1, SAMPLES + 1000, 20, 5)
+    model = mlp(20, 256, 5)
+    # Warm up the libraries' own buffers on a tiny problem, so that they are not counted.
+    F.cross_entropy(mlp(20, 8, 5)(x[:50]), y[:50]).backward()
+    if kind == "torchopt":
+        import torchopt  # noqa: F401
+    if kind == "plain":
+        train = plain_training(model, x[:SAMPLES], y[:SAMPLES])
+    elif kind == "torchopt":
+        train = torchopt_training(model, x, y, SAMPLES, window=WINDOW)
+    else:
+        train = bilevel_training(problem(model, x, y, SAMPLES), Unrolled(WINDOW, memory=kind), None)
+    before = megabytes("VmRSS")
+    train(WINDOW)
+    return megabytes("VmHWM") - before
 
 
 def run() -> list[Record]:
     return [*speed(64, 200, 9), *speed(512, 40, 7), *population(), *memory()]
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(2)
+    print(peak_of_training(sys.argv[1]))

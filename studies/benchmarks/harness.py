@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from calibrant.report import machine, versions
-from studies.report import Record, read_results, write_results
+from studies.report import Column, Record, read_results, to_markdown, write_results
 
 RESULTS = Path("results/bench.json")
 
@@ -23,7 +24,13 @@ def record(name: str, value: float, target: float, **details: Any) -> Record:
     return {"name": name, "value": value, "target": target, "holds": bool(value <= target), **details}
 
 
-def in_turn(jobs: dict[str, Callable[[], Any]], *, repeats: int, warmups: int = 1) -> dict[str, list[float]]:
+def in_turn(
+    jobs: dict[str, Callable[[], Any]],
+    *,
+    repeats: int,
+    warmups: int = 1,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, list[float]]:
     """Return the seconds of each repeat of each job. Jobs take turns, so that a slow moment affects all of them."""
     for job in jobs.values():
         for _ in range(warmups):
@@ -31,21 +38,29 @@ def in_turn(jobs: dict[str, Callable[[], Any]], *, repeats: int, warmups: int = 
     seconds: dict[str, list[float]] = {name: [] for name in jobs}
     for _ in range(repeats):
         for name, job in jobs.items():
-            begin = time.perf_counter()
+            begin = clock()
             job()
-            seconds[name].append(time.perf_counter() - begin)
+            seconds[name].append(clock() - begin)
     return seconds
 
 
-def medians(jobs: dict[str, Callable[[], Any]], *, repeats: int, warmups: int = 1) -> dict[str, float]:
-    """Return the median seconds of each job; see `in_turn`."""
-    return {name: statistics.median(values) for name, values in in_turn(jobs, repeats=repeats, warmups=warmups).items()}
+def medians(jobs: dict[str, Callable[[], Any]], **options: Any) -> dict[str, float]:
+    """Return the median seconds of each job; options as in `in_turn`."""
+    return {name: statistics.median(values) for name, values in in_turn(jobs, **options).items()}
 
 
-def in_process(module: str, *words: str) -> Any:
+def megabytes(field: str) -> float:
+    """Return memory of this process: "VmRSS", what it holds now, or "VmHWM", the most that it has held."""
+    # Not getrusage: its maximum includes the memory of the parent process at the fork.
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(field)) / 1024
+
+
+def in_process(module: str, *words: str, **environment: str) -> Any:
     """Run a module in a separate process, and return the JSON of the last line that it prints."""
     call = [sys.executable, "-m", f"studies.benchmarks.{module}", *words]
-    return json.loads(subprocess.run(call, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+    done = subprocess.run(call, capture_output=True, text=True, check=True, env=os.environ | environment)
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def print_records(parser: argparse.ArgumentParser, measure: Callable[[argparse.Namespace], list[Record]]) -> None:
@@ -71,14 +86,8 @@ def write(path: Path, records: list[Record]) -> None:
 
 def show(records: list[Record]) -> str:
     """Return the records as a table."""
-    lines = [f"{'':4}{'value':>10} {'target':>10}  name"]
-    for r in records:
-        if r["value"] is None:  # could not be measured here; the record says why
-            lines.append(f"{'-':4}{'':21}  {r['name']}: {r.get('note', '')}")
-        else:
-            verdict = "ok" if r["holds"] else "NO"
-            lines.append(f"{verdict:4}{r['value']:10.3f} {r['target']:10.3f}  {r['name']}")
-    return "\n".join(lines)
+    rows = [[r["name"], r["value"], r["target"], r["holds"], r.get("note")] for r in records]
+    return to_markdown(["what", *(Column(name, digits=5) for name in ("measured", "target")), "holds", "note"], rows)
 
 
 def markdown(records: list[Record]) -> str:

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from calibrant import SelfCalibratedClassifier
-from studies.benchmarks.harness import Record, in_process, print_records, record
-from studies.benchmarks.peak_memory import peak, resident
+from studies.benchmarks.harness import Record, in_process, megabytes, print_records, record
 
 GIGABYTES = 16.0
 COLUMNS = 30
@@ -60,18 +59,18 @@ CASES = {
 
 def run() -> list[Record]:
     """One fit of each case."""
-    return [found for case in CASES for found in in_process("large", case, "--print-only")]
+    return [record_of_case for case in CASES for record_of_case in in_process("large", case, "--print-only")]
 
 
 def measure(case: str, rows: int | None = None) -> Record:
     """Fit one case in this process, and return the record of its peak memory."""
     columns, make, usual = CASES[case]
     X, y = make(rows or usual)
-    before, begin, worked = resident(), time.perf_counter(), time.process_time()
+    before, begin, worked = megabytes("VmRSS"), time.perf_counter(), time.process_time()
     classifier = SelfCalibratedClassifier(epochs=1, random_state=0, device="cpu").fit(X, y)
     return record(
         f"SelfCalibratedClassifier, {len(y):,} rows × {columns}, one epoch, peak gigabytes",
-        peak() / 1024,
+        megabytes("VmHWM") / 1024,
         GIGABYTES,
         before_gigabytes=before / 1024,
         seconds=time.perf_counter() - begin,

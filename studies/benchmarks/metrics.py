@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from calibrant.metrics import ece, smooth_ece
 from studies.benchmarks.harness import Record, in_turn, record
-from studies.benchmarks.peak_memory import peak, resident
+from studies.common.runs import Meter
 
 N = 10_000_000
 
@@ -39,10 +38,10 @@ def compared(name: str, target: float, ours: Callable[[], float], theirs: Callab
 def extra_memory(metric: Callable[..., Any], confidence: torch.Tensor, correct: torch.Tensor) -> float:
     """Return the peak resident memory of the call beyond that before it, in MB."""
     metric(confidence=confidence[:1000], correct=correct[:1000])  # load code and thread pools
-    Path("/proc/self/clear_refs").write_text("5")  # reset the peak to the current size
-    before = resident()
-    metric(confidence=confidence, correct=correct)
-    return max(0.0, peak() - before)
+    meter = Meter()
+    with meter([0]):
+        metric(confidence=confidence, correct=correct)
+    return (meter.costs[0].peak_memory or 0) / 2**20
 
 
 def run() -> list[Record]:

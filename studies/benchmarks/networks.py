@@ -6,9 +6,9 @@ run under bfloat16 autocast, channels last, compiled, with images, augmentation 
 
 from __future__ import annotations
 
-import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,7 +32,8 @@ from calibrant.bilevel.running.outer_step import outer_step
 from calibrant.data import TensorStream
 from calibrant.data.vision import CropAndFlip, Normalise
 from calibrant.models import resnet18, small_cnn
-from studies.benchmarks.harness import Record, record
+from studies.benchmarks.harness import Record, medians, record
+from studies.common.runs import threads_limited_to
 
 AUGMENT, NORMALISE = CropAndFlip(), Normalise((0.5,) * 3, (0.25,) * 3)
 GRAPHS = "torch, reduce-overhead"
@@ -106,16 +107,15 @@ def engine_loop(
 
 def side_by_side(jobs: dict[str, Callable[[int], None]], steps: int, repeats: int, gpu: bool) -> dict[str, float]:
     """Return the median seconds of a step, of the processor or of the GPU; the jobs take turns."""
-    seconds: dict[str, list[float]] = {name: [] for name in jobs}
-    for _ in range(repeats):
-        for name, job in jobs.items():
-            clock = time.perf_counter if gpu else time.process_time
-            begin = clock()
-            job(steps)
-            if gpu:
-                torch.cuda.synchronize()
-            seconds[name].append((clock() - begin) / steps)
-    return {name: statistics.median(values) for name, values in seconds.items()}
+
+    def clock() -> float:
+        if not gpu:
+            return time.process_time()
+        torch.cuda.synchronize()
+        return time.perf_counter()
+
+    several = {name: partial(job, steps) for name, job in jobs.items()}
+    return {name: s / steps for name, s in medians(several, repeats=repeats, warmups=0, clock=clock).items()}
 
 
 def on_cpu(size: int = 128, repeats: int = 5) -> list[Record]:
@@ -145,18 +145,16 @@ def lookahead_on_cpu(size: int = 128, steps: int = 20, repeats: int = 15) -> lis
     def build(classes: int) -> nn.Module:
         return small_cnn(classes, channels=3)
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    inputs, labels = images(10 * size, "cpu")
-    jobs = {
-        "torch": torch_loop(build(10), inputs, labels, size, gpu=False),
-        "plain": engine_loop("none", Plain(1), inputs, labels, size, build),
-        "one step, head": engine_loop("gamma", OneStep(1, scope="head"), inputs, labels, size, build),
-    }
-    for job in jobs.values():
-        job(3)
-    seconds = side_by_side(jobs, steps, repeats, gpu=False)
-    torch.set_num_threads(threads)
+    with threads_limited_to(1):
+        inputs, labels = images(10 * size, "cpu")
+        jobs = {
+            "torch": torch_loop(build(10), inputs, labels, size, gpu=False),
+            "plain": engine_loop("none", Plain(1), inputs, labels, size, build),
+            "one step, head": engine_loop("gamma", OneStep(1, scope="head"), inputs, labels, size, build),
+        }
+        for job in jobs.values():
+            job(3)
+        seconds = side_by_side(jobs, steps, repeats, gpu=False)
     return [
         record(
             f"small CNN, batch {size}, one processor thread, one step, head, every step, per step / torch",
@@ -167,8 +165,8 @@ def lookahead_on_cpu(size: int = 128, steps: int = 20, repeats: int = 15) -> lis
     ]
 
 
-def on_gpu(size: int = 256, steps: int = 160, repeats: int = 5, leave_out: Sequence[str] = ()) -> list[Record]:
-    """Measure plain and bilevel training per step on a GPU; ``leave_out`` names jobs to skip."""
+def on_gpu(size: int = 256, steps: int = 160, repeats: int = 5) -> list[Record]:
+    """Measure plain and bilevel training per step on a GPU."""
     if not torch.cuda.is_available():
         return []
     torch.backends.cudnn.benchmark = True
@@ -190,8 +188,6 @@ def on_gpu(size: int = 256, steps: int = 160, repeats: int = 5, leave_out: Seque
         "one step, all, every 4th": lambda: engine("weights", OneStep(4)),
     }
     jobs, first, peak = {}, {}, {}
-    for name in leave_out:
-        del makers[name]
     for name, make in makers.items():
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
@@ -223,9 +219,9 @@ def on_gpu(size: int = 256, steps: int = 160, repeats: int = 5, leave_out: Seque
     }
     return [
         ratio("plain", "torch", 1.05) | common,
-        *([ratio("plain", GRAPHS, 1.10)] if GRAPHS in jobs else []),
+        ratio("plain", GRAPHS, 1.10),
         record(f"{where}, plain, an epoch of 50,000 images, seconds", seconds["plain"] * 50_000 / size, 1.8),
-        *(ratio(name, "plain", target) for name, target in limits.items() if name in jobs),
+        *(ratio(name, "plain", target) for name, target in limits.items()),
         record(f"{where}, plain, peak memory / torch", peak["plain"] / peak["torch"], 1.2),
     ]
 

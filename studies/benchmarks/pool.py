@@ -10,7 +10,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from threadpoolctl import threadpool_limits
 
 from calibrant.methods.blend import KINDS
-from studies.benchmarks.harness import Record, record
+from studies.benchmarks.harness import Record, in_turn, record
 
 TREES, LEAVES, EVALUATED, REPEATS = 450, (15, 31), 10_000, 7
 FASTER = 3.0
@@ -28,14 +28,9 @@ def evaluated(leaves: int) -> Record:
     model = HistGradientBoostingClassifier(max_iter=TREES, max_leaf_nodes=leaves, early_stopping=False).fit(X, y)
     forest = KINDS["trees"].model.of(model, TREES, np.zeros(2), [1])
     rows = X[:EVALUATED] + 0.01
-    seconds = {}
-    for name, evaluate in (("own", forest.scores), ("scikit_learn", model.decision_function)):
-        times = []
-        with threadpool_limits(1, user_api="openmp"):
-            for _ in range(REPEATS):
-                begin = time.process_time()
-                evaluate(rows)
-                times.append(time.process_time() - begin)
-        seconds[name] = min(times)
+    jobs = {"own": lambda: forest.scores(rows), "scikit_learn": lambda: model.decision_function(rows)}
+    with threadpool_limits(1, user_api="openmp"):
+        times = in_turn(jobs, repeats=REPEATS, warmups=0, clock=time.process_time)
+    seconds = {name: min(values) for name, values in times.items()}
     title = f"boosted trees, 10,000 rows, 450 trees of {leaves} leaves, processor time as a share of scikit-learn's"
     return record(title, seconds["own"] / seconds["scikit_learn"], 1 / FASTER, **seconds)

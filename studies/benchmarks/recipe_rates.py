@@ -6,9 +6,8 @@ and stores the NLL on the validation part. It reads no test part.
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable
-from pathlib import Path
+import sys
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -17,11 +16,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import calibrant
 from calibrant import metrics
-from calibrant.report import machine, versions
+from studies import script
 from studies.benchmarks.recipe_tasks import CHOOSING, case_of
-from studies.report import Record, read_results, write_results
+from studies.common.runs import threads_limited_to
+from studies.report import Record, to_markdown
 
-RESULTS = Path("results/recipe-rates.json")
 RATES, EPOCHS = (0.004, 0.012), 8
 
 
@@ -99,39 +98,42 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], str, int]] = {
 """Networks with their task and batch size."""
 
 
-def measure(name: str, seed: int, rate: float) -> Record:
-    """Train once; return the NLL on the validation part."""
+def measure(runs: Sequence[script.Run]) -> list[Record]:
+    """Train once; the record has the NLL on the validation part."""
+    return [{**run, "val_nll": validation_nll(run["network"], run["seed"], run["rate"])} for run in runs]
+
+
+def validation_nll(name: str, seed: int, rate: float) -> float:
+    """The NLL of one network on the validation part, on one thread."""
     build, task, size = NETWORKS[name]
     parts = case_of(task, seed).splits
     train = DataLoader(TensorDataset(parts.train.inputs, parts.train.labels), batch_size=size, shuffle=True)
     val = DataLoader(TensorDataset(parts.val.inputs, parts.val.labels), batch_size=256)
     torch.manual_seed(seed)
-    result = calibrant.fit(
-        build(), train, val, networks=1, calibration="temperature", epochs=EPOCHS, seed=seed, learning_rate=rate
-    )
-    nll = metrics.nll(result.probs(val), parts.val.labels)
-    return {"network": name, "seed": seed, "rate": rate, "val_nll": float(f"{nll:.5g}")}
+    with threads_limited_to(1):
+        result = calibrant.fit(
+            build(), train, val, networks=1, calibration="temperature", epochs=EPOCHS, seed=seed, learning_rate=rate
+        )
+        nll = metrics.nll(result.probs(val), parts.val.labels)
+    return float(f"{nll:.5g}")
 
 
-def main() -> None:
-    """Run what is missing, and print the records."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def main(words: Sequence[str]) -> None:
+    """Train what is missing, and print the validation losses."""
+    parser = script.options(__doc__ or "", "results/recipe-rates.json")
     parser.add_argument("--networks", nargs="*", choices=list(NETWORKS), default=list(NETWORKS))
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--out", type=Path, default=RESULTS)
-    given = parser.parse_args()
-    torch.set_num_threads(1)
-    records = list(read_results(given.out).records) if given.out.exists() else []
-    stored = {(r["network"], r["seed"], r["rate"]) for r in records}
-    for seed in range(CHOOSING, CHOOSING + given.seeds):
-        for name in given.networks:
-            for rate in RATES:
-                if (name, seed, rate) not in stored:
-                    records.append(measure(name, seed, rate))
-                    config = {"command": "python -m studies.benchmarks.recipe_rates", "machine": machine()}
-                    write_results(given.out, config | {"versions": versions()}, records)
-                    print(records[-1], flush=True)
+    chosen = parser.parse_args(words)
+    runs = [
+        [{"network": name, "seed": seed, "rate": rate}]
+        for seed in range(CHOOSING, CHOOSING + chosen.seeds)
+        for name in chosen.networks
+        for rate in RATES
+    ]
+    order = {"seed": None, "network": list(NETWORKS), "rate": None}
+    records = script.run_missing(chosen, "recipe-rates", runs, measure, order)
+    print(to_markdown(list(order) + ["val_nll"], [[r[name] for name in (*order, "val_nll")] for r in records]))
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

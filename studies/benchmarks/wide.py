@@ -27,8 +27,7 @@ from sklearn.svm import LinearSVC
 
 from calibrant import CrossCalibrated, SelfCalibratedClassifier
 from calibrant.metrics import paired_difference
-from studies.benchmarks.harness import Record, in_process, print_records, record
-from studies.benchmarks.peak_memory import peak, resident
+from studies.benchmarks.harness import Record, in_process, megabytes, print_records, record
 from studies.report import Column, to_markdown
 
 NEW = 2000
@@ -108,14 +107,14 @@ def rivals() -> dict[str, Any]:
 
 def run() -> list[Record]:
     """One fit of each random case."""
-    return [found for case in CASES for found in in_process("wide", case, "--print-only")]
+    return [record_of_case for case in CASES for record_of_case in in_process("wide", case, "--print-only")]
 
 
 def measure(data: Data) -> list[Record]:
     """Fit the classifier and then its rivals, and return the records."""
-    before, begin, worked = resident(), time.perf_counter(), time.process_time()
+    before, begin, worked = megabytes("VmRSS"), time.perf_counter(), time.process_time()
     classifier = SelfCalibratedClassifier(random_state=0, device="cpu").fit(data.X, data.y)
-    seconds, wall, memory = time.process_time() - worked, time.perf_counter() - begin, peak() / 1024
+    seconds, wall, memory = time.process_time() - worked, time.perf_counter() - begin, megabytes("VmHWM") / 1024
     codes = np.searchsorted(classifier.classes_, data.y_test)
     losses = {"classifier": _losses(classifier.predict_proba(data.test), codes)}
     for name, rival in rivals().items():

@@ -81,11 +81,11 @@ def add_options(parser: argparse.ArgumentParser, arguments: Iterable[inspect.Par
 
 def _kind(annotation: Any) -> tuple[type, bool]:
     """The type of one value, and whether an option takes several."""
-    found = [part for part in get_args(annotation) or (annotation,) if part is not NoneType]
-    several = get_args(found[0]) if get_origin(found[0]) is Sequence else ()
+    parts = [part for part in get_args(annotation) or (annotation,) if part is not NoneType]
+    several = get_args(parts[0]) if get_origin(parts[0]) is Sequence else ()
     if get_origin(annotation) is Sequence:
         several = get_args(annotation)
-    kinds = get_args(several[0]) or several if several else found
+    kinds = get_args(several[0]) or several if several else parts
     return (Path if Path in kinds else kinds[0]), bool(several)
 
 

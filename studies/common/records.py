@@ -80,8 +80,10 @@ class Prepared:
     @cached_property
     def floors(self) -> dict[str, Any]:
         """ECE of the exact posterior on the test part."""
-        own, labels = self.posterior, self.problem.test[1]
-        return {f"floor_posterior{b}": None if own is None else metrics.ece(own, labels, b) for b in (10, 15)}
+        posterior, labels = self.posterior, self.problem.test[1]
+        return {
+            f"floor_posterior{b}": None if posterior is None else metrics.ece(posterior, labels, b) for b in (10, 15)
+        }
 
 
 @lru_cache(maxsize=512)
@@ -96,7 +98,8 @@ def prepare(name: str, seed: int, flip: float = 0.0) -> Prepared:
     if flip:
         y, flipped = flip_labels(y, flip, problem.n_classes, seed=seed)
     scaling = fit_scaling(x)
-    train, val = (Samples(scaling.apply(own), torch.as_tensor(labels)) for own, labels in ((x, y), (x_val, y_val)))
+    train = Samples(scaling.apply(x), torch.as_tensor(y))
+    val = Samples(scaling.apply(x_val), torch.as_tensor(y_val))
     return Prepared(problem, Task(train, val, problem.n_classes, seed), scaling, flipped)
 
 
@@ -177,8 +180,8 @@ def weight_shares(fitted: Fitted, train: Samples) -> dict[str, float | None]:
     if fitted.failure or weights is None:
         return dict.fromkeys(WEIGHT_SHARES)
     w, wrong = weights.numpy(), misclassified(fitted, train)
-    found = (w[wrong] < 0.5, w[~wrong] > 0.5, wrong)
-    return {name: float(v.mean()) if len(v) else None for name, v in zip(WEIGHT_SHARES, found, strict=True)}
+    masks = (w[wrong] < 0.5, w[~wrong] > 0.5, wrong)
+    return {name: float(v.mean()) if len(v) else None for name, v in zip(WEIGHT_SHARES, masks, strict=True)}
 
 
 def measure(fitted: Fitted, prepared: Prepared, fresh: Reference | None = None) -> dict[str, Any]:
@@ -193,39 +196,39 @@ def measure(fitted: Fitted, prepared: Prepared, fresh: Reference | None = None) 
     x, labels = prepared.problem.test
     fresh = reference(prepared.dataset) if fresh is None else fresh
     asked = [x, fresh.inputs] if fresh.grid is None else [x, fresh.inputs, fresh.grid]
-    found = predict(fitted, prepared.scale(np.concatenate(asked)))  # in one call, to keep a GPU busy
-    known = len(x) + len(fresh.inputs)
-    on_map = found.confidence[known:]
-    values = on_sample(found.rows(0, len(x)), labels) | against_truth(found.rows(len(x), known), fresh.posterior)
+    output = predict(fitted, prepared.scale(np.concatenate(asked)))  # in one call, to keep a GPU busy
+    end = len(x) + len(fresh.inputs)
+    on_map = output.confidence[end:]
+    values = on_sample(output.rows(0, len(x)), labels) | against_truth(output.rows(len(x), end), fresh.posterior)
     values |= prepared.floors | {"share_map_above_90": (on_map > 0.9).mean() if len(on_map) else None}
     return record | {name: _short(values[name]) for name in MEASURED} | {"failure": None}
 
 
-def on_sample(found: ClassifierOutput, labels: np.ndarray, least: float = LEAST) -> dict[str, Any]:
+def on_sample(output: ClassifierOutput, labels: np.ndarray, least: float = LEAST) -> dict[str, Any]:
     """The scores that need only labels. For the NLL, probabilities are raised to ``least`` and renormalised."""
-    raised = found.probs.clip(least)
-    correct = found.classes == labels
-    pairs: dict[str, Any] = {"confidence": found.confidence, "correct": correct}
+    raised = output.probs.clip(least)
+    correct = output.classes == labels
+    pairs: dict[str, Any] = {"confidence": output.confidence, "correct": correct}
     return {
         "accuracy": correct.mean(),
         "ece10": metrics.ece(**pairs, bins=10),
         "ece15": metrics.ece(**pairs, bins=15),
-        "floor_self15": metrics.noise_floor(confidence=found.confidence, n_resamples=FLOOR_DRAWS).mean,
-        "confidence_minus_accuracy": found.confidence.mean() - correct.mean(),
-        "share_below_chance": metrics.share_below_chance(confidence=found.confidence, n_classes=found.probs.shape[1]),
+        "floor_self15": metrics.noise_floor(confidence=output.confidence, n_resamples=FLOOR_DRAWS).mean,
+        "confidence_minus_accuracy": output.confidence.mean() - correct.mean(),
+        "share_below_chance": metrics.share_below_chance(confidence=output.confidence, n_classes=output.probs.shape[1]),
         "nll": metrics.nll(raised / raised.sum(1, keepdims=True), labels),
-        "brier": metrics.brier(found.probs, labels),
+        "brier": metrics.brier(output.probs, labels),
         "smooth_ece": metrics.smooth_ece(**pairs),
-        "aurc": aurc(found.confidence, correct),
+        "aurc": aurc(output.confidence, correct),
     }
 
 
-def against_truth(found: ClassifierOutput, posterior: np.ndarray) -> dict[str, float]:
+def against_truth(output: ClassifierOutput, posterior: np.ndarray) -> dict[str, float]:
     """Compare confidence with the exact probability that the predicted class is right."""
-    truth = posterior[np.arange(len(posterior)), found.classes]
+    truth = posterior[np.arange(len(posterior)), output.classes]
     return {
-        "true_ece": metrics.true_ece(confidence=found.confidence, right=truth),
-        "mean_abs_confidence_truth": float(np.abs(found.confidence - truth).mean()),
+        "true_ece": metrics.true_ece(confidence=output.confidence, right=truth),
+        "mean_abs_confidence_truth": float(np.abs(output.confidence - truth).mean()),
     }
 
 

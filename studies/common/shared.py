@@ -22,12 +22,12 @@ def seed_count(seeds: int | None = None, *, quick: bool = False) -> int:
     return seeds if seeds is not None else QUICK_SEEDS if quick else SEEDS
 
 
-def checked_methods(methods: Sequence[str] | None, known: Iterable[str]) -> list[str]:
-    """The chosen methods, in the order of ``known``; all methods if None."""
-    known = list(known)
-    if unknown := [m for m in methods or () if m not in known]:
-        raise ValueError(f"methods must be among {', '.join(known)}; got {', '.join(unknown)}.")
-    return [m for m in known if methods is None or m in methods]
+def checked_methods(methods: Sequence[str] | None, allowed: Iterable[str]) -> list[str]:
+    """The chosen methods, in the order of ``allowed``; all methods if None."""
+    allowed = list(allowed)
+    if unknown := [m for m in methods or () if m not in allowed]:
+        raise ValueError(f"methods must be among {', '.join(allowed)}; got {', '.join(unknown)}.")
+    return [m for m in allowed if methods is None or m in methods]
 
 
 def checked_sets(sets: Sequence[str] | None) -> list[str]:
@@ -43,7 +43,9 @@ def settings_of(records: Sequence[Mapping[str, Any]]) -> dict[str, str | dict[st
     settings: dict[str, dict[str, str]] = {}
     for record in records:
         settings.setdefault(record["method"], {})[record["dataset"]] = record["settings"]
-    return {name: next(iter(own.values())) if len(set(own.values())) == 1 else own for name, own in settings.items()}
+    return {
+        name: next(iter(texts.values())) if len(set(texts.values())) == 1 else texts for name, texts in settings.items()
+    }
 
 
 def in_order(records: Iterable[Record], order: Mapping[str, Iterable[Any] | None]) -> list[Record]:
@@ -91,8 +93,8 @@ def foot(report: Report, results: Results, *, hidden: Sequence[str] = ()) -> Non
     """End a report with the origin of its numbers; ``hidden`` names config entries that its tables show already."""
     config = results.config
     kept = {key: config[key] for key in ("command", "date") if key in config}
-    told = {key: value for key, value in config.items() if key not in (*hidden, *kept)}
-    report.provenance(provenance(told, versions=results.versions, **kept))
+    shown = {key: value for key, value in config.items() if key not in (*hidden, *kept)}
+    report.provenance(provenance(shown, versions=results.versions, **kept))
 
 
 def failures(report: Report, records: Sequence[Mapping[str, Any]], consequence: str) -> None:
@@ -104,6 +106,6 @@ def failures(report: Report, records: Sequence[Mapping[str, Any]], consequence: 
     alike: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for r in failed:
         alike.setdefault((r[where], r["method"]), []).append(r)
-    rows = [[*key, ", ".join(str(r["seed"]) for r in own), own[0]["failure"]] for key, own in alike.items()]
+    rows = [[*key, ", ".join(str(r["seed"]) for r in runs), runs[0]["failure"]] for key, runs in alike.items()]
     report.section("Failed runs", consequence)
     report.table(["table" if where == "table" else "set", "method", "seeds", "reason (first seed)"], rows)

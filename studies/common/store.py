@@ -33,15 +33,15 @@ def merged(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, Any
     >>> merged({"sets": ["bac"], "rates": {"a": 1}, "device": "cpu"}, {"sets": ["iris"], "rates": {"a": 2, "b": 3}})
     {'sets': ['bac', 'iris'], 'rates': {'a': 2, 'b': 3}, 'device': 'cpu'}
     """
-    found = dict(before)
+    config = dict(before)
     for name, value in after.items():
-        old = found.get(name)
+        old = config.get(name)
         if isinstance(old, Mapping) and isinstance(value, Mapping) and name != "machine":
             value = {**old, **value}
         elif isinstance(old, list) and isinstance(value, list):
             value = [*old, *(item for item in value if item not in old)]
-        found[name] = value
-    return found
+        config[name] = value
+    return config
 
 
 def origin(config: Mapping[str, Any], versions: Mapping[str, str]) -> dict[str, Any]:
@@ -49,18 +49,20 @@ def origin(config: Mapping[str, Any], versions: Mapping[str, str]) -> dict[str, 
     return {name: config[name] for name in ORIGIN if name in config} | {"versions": dict(versions)}
 
 
-def combined(found: Sequence[Results]) -> dict[str, Any]:
+def combined(contents: Sequence[Results]) -> dict[str, Any]:
     """The config of several result files: that of the first one, with the commands of the others in ``other_runs``."""
-    first, *others = found
+    first, *others = contents
     config = dict(first.config)
-    made = {name: config[name] for name in ORIGIN if name in config}
-    told: list[dict[str, Any]] = list(config.get("other_runs", []))
+    made_by = {name: config[name] for name in ORIGIN if name in config}
+    origins: list[dict[str, Any]] = list(config.get("other_runs", []))
     for results in others:
         config = merged(config, results.config)
-        told += [*results.config.get("other_runs", []), origin(results.config, results.versions)]
-    known = origin(first.config, first.versions)
-    unique = [other for position, other in enumerate(told) if other != known and other not in told[:position]]
-    return config | made | ({"other_runs": unique} if unique else {})
+        origins += [*results.config.get("other_runs", []), origin(results.config, results.versions)]
+    unique: list[dict[str, Any]] = []
+    for other in origins:
+        if other != origin(first.config, first.versions) and other not in unique:
+            unique.append(other)
+    return config | made_by | ({"other_runs": unique} if unique else {})
 
 
 FILE = "results.jsonl"
@@ -105,21 +107,21 @@ class Store:
         Raises an error if another command has started another experiment in this store in the meantime.
         """
         self.command = uuid4().hex[:12]
-        told = {"machine": machine(), **config}
-        line = {"kind": "command", "id": self.command, "config": told, "versions": versions(), "date": now()}
+        about = {"machine": machine(), **config}
+        line = {"kind": "command", "id": self.command, "config": about, "versions": versions(), "date": now()}
         if not self._append([line], unless=lambda: self._is_of_another(config.get("experiment"))):
             raise ValueError(
                 f"Another command has started another experiment in {self.path}; choose another folder with --out."
             )
 
-    def add(self, found: Mapping[Key, Record]) -> None:
+    def add(self, records: Mapping[Key, Record]) -> None:
         """Write the records of finished runs to disk, one line per record."""
-        made = {"versions": versions(), "device": self.device, "date": now(), "command": self.command}
+        origin_of_runs = {"versions": versions(), "device": self.device, "date": now(), "command": self.command}
         lines: list[Line] = []
-        for key, record in found.items():
+        for key, record in records.items():
             about = {"settings": key.settings, "data": key.data, "config": key.config, "code": key.code}
             kept = {name: value for name, value in record.items() if name != BESIDE}
-            line = {"kind": "record", "key": dict(key.fields), **about, **made, "record": kept}
+            line = {"kind": "record", "key": dict(key.fields), **about, **origin_of_runs, "record": kept}
             lines.append(line | ({BESIDE: record[BESIDE]} if BESIDE in record else {}))
         self._append(lines)
 
@@ -134,11 +136,11 @@ class Store:
         for record in results.records:
             about = {"config": record.get("config", ""), "code": record.get("code", FIRST)}
             kept = {name: value for name, value in record.items() if name not in about}
-            made = {**dated, "device": record.get("device", here.get("device", "")), "command": command}
+            origin_of_run = {**dated, "device": record.get("device", here.get("device", "")), "command": command}
             key = {name: record[name] for name in identity if name in record}
             text = here.get("methods", {}).get(record.get("method"), "")
             about["settings"] = text.get(record.get("dataset"), "") if isinstance(text, dict) else text
-            lines.append({"kind": "record", "key": key, "data": "", **about, **made, "record": kept})
+            lines.append({"kind": "record", "key": key, "data": "", **about, **origin_of_run, "record": kept})
         self._append(lines, unless=lambda: bool(self._commands))  # unless another process has done so
 
     def forget(self, names: Iterable[str]) -> None:
@@ -223,8 +225,8 @@ class Store:
         self._commands: dict[str, Line] = {}
 
     def _is_of_another(self, experiment: str | None) -> bool:
-        known = [command["config"].get("experiment") for command in self._commands.values()]
-        return experiment is not None and any(other not in (None, experiment) for other in known)
+        experiments = [command["config"].get("experiment") for command in self._commands.values()]
+        return experiment is not None and any(other not in (None, experiment) for other in experiments)
 
     def _append(self, lines: Sequence[Line], *, unless: Callable[[], bool] = lambda: False) -> bool:
         """Add lines, except if ``unless`` is true of the lines so far; returns whether they were added."""

@@ -86,7 +86,7 @@ class Study:
     def arguments(self) -> list[inspect.Parameter]:
         """The arguments of the command: those of its plan, then those of every command."""
         functions: list[Callable[..., Any]] = [self.plan, *self.shares, self.run]
-        signatures = (inspect.signature(own, eval_str=True) for own in functions)
+        signatures = (inspect.signature(function, eval_str=True) for function in functions)
         return [argument for signature in signatures for argument in signature.parameters.values()]
 
     def run(

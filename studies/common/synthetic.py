@@ -45,8 +45,8 @@ def synthetic_plan(
         return key(**fields) if (fields["dataset"], fields["method"]) in methods else None
 
     def make(store: Store, missing: list[Key]) -> None:
-        planned = [(own, methods[own["dataset"], own["method"]]) for own in missing]
-        groups = populations(planned, lambda own: shape_of(own["dataset"]))
+        planned = [(key, methods[key["dataset"], key["method"]]) for key in missing]
+        groups = populations(planned, lambda key: shape_of(key["dataset"]))
         trainings = [Training(group, prepare_run, measure, device) for group in groups.values()]
         if trainings and device.type == "cuda" and jobs is None and ambient_workers() == 1:
             here, *others = parts_of(trainings)
@@ -84,5 +84,5 @@ def synthetic_methods() -> dict[str, Method]:
 
 def chosen_methods(names: Sequence[str] | None) -> dict[str, Method]:
     """Return the named methods; by default the registered ones. The pool must be named, because it takes longer."""
-    known = synthetic_methods()
-    return {name: known[name] for name in checked_methods(list(METHODS) if names is None else names, known)}
+    methods = synthetic_methods()
+    return {name: methods[name] for name in checked_methods(list(METHODS) if names is None else names, methods)}

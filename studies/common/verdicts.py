@@ -51,8 +51,8 @@ def judge(
 
 def places_not_held(verdict: Verdict) -> str:
     """The parts that miss the target and those that could not be judged, as the note of a verdict names them."""
-    found = (("not" if verdict.holds else "missed", False), ("unknown", None))
-    named = {word: [where for where, _, holds in verdict.parts if holds is value] for word, value in found}
+    words = (("not" if verdict.holds else "missed", False), ("unknown", None))
+    named = {word: [where for where, _, holds in verdict.parts if holds is value] for word, value in words}
     return "; ".join(f"{word} on {', '.join(names)}" for word, names in named.items() if names)
 
 
@@ -88,8 +88,8 @@ def shared_difference(a: Mapping[Any, float], b: Mapping[Any, float]) -> Estimat
 
 def ratio(records: Records, metric: str, to: str, dataset: str, method: str) -> Estimate:
     """Ratio of two metrics' means over seeds, with its interval; NaN if one of them was not measured."""
-    found = [by_seed(records, name, dataset=dataset, method=method) for name in (metric, to)]
-    return ratio_of_means(*(list(values.values()) for values in found)) if all(found) else UNMEASURED
+    of_metrics = [by_seed(records, name, dataset=dataset, method=method) for name in (metric, to)]
+    return ratio_of_means(*(list(values.values()) for values in of_metrics)) if all(of_metrics) else UNMEASURED
 
 
 def not_above(value: Estimate | float, limit: float) -> bool | None:
@@ -104,9 +104,9 @@ def at_least(value: Estimate | float, limit: float) -> bool | None:
     return None if math.isnan(number) else number >= limit
 
 
-def undecided(found: Mapping[str, Estimate], limit: float) -> str:
+def undecided(estimates: Mapping[str, Estimate], limit: float) -> str:
     """A note that names the cases whose interval contains the limit: more seeds could change their verdicts."""
-    names = [name for name, value in found.items() if value.low <= limit <= value.high]
+    names = [name for name, value in estimates.items() if value.low <= limit <= value.high]
     return f"{limit:g} lies within the interval on {', '.join(names)}" if names else ""
 
 
@@ -195,12 +195,12 @@ def targets_table(verdicts: Sequence[Verdict]) -> str:
     several = any(_quantity(cells) for verdict in verdicts for cells in _rows(verdict))
     rows, notes = [], []
     for verdict in verdicts:
-        own = _rows(verdict)
-        for position, cells in enumerate(own):
+        rows_of_verdict = _rows(verdict)
+        for position, cells in enumerate(rows_of_verdict):
             first = [verdict.statement, verdict.word] if position == 0 else ["", ""]
             measured = [cells[name][1] if name in cells else None for name in sets]
             rows.append([first[0], *([_quantity(cells)] if several else []), *measured, first[1]])
-        if note := "; ".join(filter(None, [*map(_different, own), _remark(verdict)])):
+        if note := "; ".join(filter(None, [*map(_different, rows_of_verdict), _remark(verdict)])):
             notes.append(f"- {verdict.statement}: {note}.")
     table = to_markdown(["target", *(["quantity"] if several else []), *sets, "verdict"], rows)
     missed = any(holds is False for verdict in verdicts for _, _, holds in verdict.parts)

@@ -45,21 +45,21 @@ def load_noisy_labels(path: str | os.PathLike[str], name: str, images: Images) -
         with np.load(path, allow_pickle=False) as file:
             if key not in file:
                 raise ValueError(f"{path} must hold the array {key}; got {', '.join(file) or 'none'}.")
-            found = file[key]
+            array = file[key]
     except (OSError, zipfile.BadZipFile, AttributeError, EOFError) as error:
         raise ValueError(
             f"{path} must be an .npz file with the array {key}; got a file that cannot be read ({error})."
         ) from error
-    if found.shape != (len(images),) or found.dtype.kind not in "iu":
+    if array.shape != (len(images),) or array.dtype.kind not in "iu":
         raise ValueError(
-            f"{key} must hold {len(images):,} whole numbers, one for each training image; got {found.dtype} of shape "
-            f"{found.shape} in {path}."
+            f"{key} must hold {len(images):,} whole numbers, one for each training image; got {array.dtype} of shape "
+            f"{array.shape} in {path}."
         )
-    if found.min() < 0 or found.max() >= images.n_classes:
+    if array.min() < 0 or array.max() >= images.n_classes:
         raise ValueError(
-            f"{key} must hold classes from 0 to {images.n_classes - 1}; got {found.min()} to {found.max()} in {path}."
+            f"{key} must hold classes from 0 to {images.n_classes - 1}; got {array.min()} to {array.max()} in {path}."
         )
-    labels = torch.from_numpy(found.astype(np.int64))
+    labels = torch.from_numpy(array.astype(np.int64))
     if (share := float((labels != images.labels.cpu()).double().mean())) > MOST:
         raise ValueError(
             f"{path}: {share:.0%} of {key} differ from the published labels, so they are in another order. Give them "

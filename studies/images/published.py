@@ -9,12 +9,8 @@ import math
 import os
 import pickle
 import shutil
-import struct
-import tarfile
 import urllib.error
 import urllib.request
-import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,12 +30,6 @@ PARTS: tuple[Part, Part] = ("train", "test")
 Arrays = tuple[np.ndarray, np.ndarray]
 """Pixels (n, height, width, channels) and labels."""
 PACKED = (".tar.gz", ".zip")
-_DAMAGED = (
-    *(EOFError, ValueError, LookupError, TypeError, AttributeError, OSError, ArithmeticError, ImportError),
-    *(NotImplementedError, pickle.UnpicklingError, struct.error, tarfile.TarError, zlib.error, zipfile.BadZipFile),
-)
-_OF_CONTENT = (None, errno.EINVAL, errno.ENOENT, errno.ENOTDIR, errno.EISDIR)
-"""Numbers of system errors that damaged or missing files cause; a full disk or missing rights have others."""
 
 
 @dataclass(frozen=True)
@@ -99,10 +89,10 @@ def load_parts(name: str, folder: str | os.PathLike[str]) -> tuple[Images, Image
             arrays = [_npz(packed, part) for part in PARTS]
     else:
         arrays = []
-        for paths in [_found(source, place, part) for part in PARTS]:
+        for paths in [_files_of(source, place, part) for part in PARTS]:
             with _reported(source, paths[0].parent):
                 arrays.append(source.read(paths))
-    arrays = [_checked(source, part, own, place) for part, own in zip(PARTS, arrays, strict=True)]
+    arrays = [_checked(source, part, content, place) for part, content in zip(PARTS, arrays, strict=True)]
     shapes = [pixels.shape[1:] for pixels, _ in arrays]
     if shapes[0] != shapes[1]:
         raise ValueError(
@@ -158,7 +148,7 @@ def unpack(archive: Path, folder: Path) -> None:
         shutil.unpack_archive(archive, folder, "gztar", filter="data")
 
 
-def _found(source: Source, folder: Path, part: Part) -> list[Path]:
+def _files_of(source: Source, folder: Path, part: Part) -> list[Path]:
     """The files of a part, from a downloaded archive if they are not unpacked yet; missing files are an error."""
     if paths := _present(source, folder, part):
         return paths
@@ -195,31 +185,30 @@ def _reported(source: Source, path: Path) -> Iterator[None]:
     """Turn the many errors of readers into one sentence with the path and with what to do."""
     try:
         yield
-    except _DAMAGED as error:
-        if isinstance(error, ImportError) and not isinstance(error, ModuleNotFoundError):
-            raise  # what to install
-        if isinstance(error, OSError) and error.errno not in _OF_CONTENT:
-            raise OSError(f"{path}: could not be read ({error}).") from error
+    except (ImportError, MemoryError):
+        raise  # what to install, or what the machine lacks
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.ENOSPC):
+            raise
         raise ValueError(f"{path}: damaged, or not {source.title} ({error}). Download it again.") from error
 
 
 def _checked(source: Source, part: Part, arrays: Arrays, folder: Path) -> Arrays:
     """Images as bytes and labels as int64, if they are that and those of the published set."""
     pixels, labels = arrays
-    most = {"pixels": 255, "labels": None if source.names is None else len(source.names) - 1}
+    n_classes = math.inf if source.names is None else len(source.names)
     with _reported(source, folder):
-        if pixels.ndim != 4 or not len(pixels) or labels.shape != pixels.shape[:1]:
+        if pixels.ndim != 4 or pixels.shape[-1] not in (1, 3) or not len(pixels) or labels.shape != pixels.shape[:1]:
             raise ValueError(
-                f"pixels and labels must be of the same images; got shapes {pixels.shape} and {labels.shape}"
+                "pixels must have shape (n, height, width, 1 or 3 channels) and labels shape (n,); got shapes "
+                f"{pixels.shape} and {labels.shape}"
             )
-        if pixels.shape[-1] not in (1, 3):
-            raise ValueError(f"pixels must have shape (n, height, width, 1 or 3 channels); got {pixels.shape}")
-        for what, values in (("pixels", pixels), ("labels", labels)):
-            low, high, limit = values.min(), values.max(), most[what]
-            if values.dtype.kind not in "iu" or low < 0 or (limit is not None and high > limit):
-                allowed = "0 on" if limit is None else f"0 to {limit}"
-                got = f"{values.dtype} from {low} to {high}"
-                raise ValueError(f"{what} must be whole numbers from {allowed}; got {got}")
+        for what, values, limit in (("pixels", pixels, 256), ("labels", labels, n_classes)):
+            if values.dtype.kind not in "iu" or values.min() < 0 or values.max() >= limit:
+                raise ValueError(
+                    f"{what} must be whole numbers from 0 on and below {limit}; got {values.dtype} from {values.min()} "
+                    f"to {values.max()}"
+                )
     pixels, labels = np.ascontiguousarray(pixels, dtype=np.uint8), labels.astype(np.int64)
     count, digest = source.counts[part], source.digests.get(part)
     if len(labels) != count:
@@ -227,11 +216,8 @@ def _checked(source: Source, part: Part, arrays: Arrays, folder: Path) -> Arrays
             f"{folder}: {len(labels):,} images, but the {'training' if part == 'train' else 'test'} part of "
             f"{source.title} has {count:,}. They are used anyway."
         )
-    elif digest is not None:
-        found = hashlib.md5(pixels.data, usedforsecurity=False)
-        found.update(labels.astype(np.uint8).data)
-        if found.hexdigest() != digest:
-            raise ValueError(f"{folder}: pixels or labels are not those of {source.title}. Download it again.")
+    elif digest not in (None, hashlib.md5(pixels.tobytes() + labels.astype(np.uint8).tobytes()).hexdigest()):
+        raise ValueError(f"{folder}: pixels or labels are not those of {source.title}. Download it again.")
     return pixels, labels
 
 
@@ -242,8 +228,8 @@ def _class_names(source: Source, folder: Path) -> tuple[str, ...]:
         return ()
     words = paths[0].with_name("words.txt")
     lines = words.read_text(encoding="utf-8").splitlines() if words.is_file() else []
-    known = dict(line.split("\t", 1) for line in lines if "\t" in line)
-    return tuple(known.get(name, name).split(",")[0] for name in paths[0].read_text(encoding="utf-8").split())
+    words_of = dict(line.split("\t", 1) for line in lines if "\t" in line)
+    return tuple(words_of.get(name, name).split(",")[0] for name in paths[0].read_text(encoding="utf-8").split())
 
 
 def _fetch(archive: Archive, path: Path) -> None:
@@ -338,8 +324,8 @@ def read_tiny_imagenet(paths: Sequence[Path]) -> Arrays:
     folder, listed = paths[1], list[tuple[Path, int]]()
     if folder.name == "train":
         for name, label in classes.items():
-            own = [p for p in (folder / name / "images").glob("*.JPEG") if not p.name.startswith(".")]
-            listed += [(path, label) for path in sorted(own, key=lambda p: (len(p.name), p.name))]
+            files = [p for p in (folder / name / "images").glob("*.JPEG") if not p.name.startswith(".")]
+            listed += [(path, label) for path in sorted(files, key=lambda p: (len(p.name), p.name))]
     else:
         lines = (folder / "val_annotations.txt").read_text(encoding="utf-8").splitlines()
         fields = [line.split("\t") for line in lines if line.strip()]

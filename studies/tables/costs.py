@@ -18,7 +18,7 @@ from studies.common.keys import Key
 from studies.common.runs import Meter, run_all, threads_limited_to
 from studies.report import Record
 from studies.tables.data import Source, prepare
-from studies.tables.peers import Remembers, peer
+from studies.tables.peers import peer
 
 THREADS = 2
 PREDICTED = 100_000
@@ -49,7 +49,6 @@ def measure_cost(path: Source, key: Key, method: Method | None) -> dict[Key, Rec
             predict: Callable[[], Any] = partial(run.fitted.probs, split.inputs[repeated_rows(len(split.inputs))])
         else:
             x, y = split.pooled()
-            Remembers.trained.clear()
             model, meter = peer(key["method"], y, split.seed), Meter()
             with meter([0]):
                 model.fit(x, y)
@@ -59,8 +58,8 @@ def measure_cost(path: Source, key: Key, method: Method | None) -> dict[Key, Rec
         if failure is None:
             predict()
         predicted = time.perf_counter() - begin
-    found = {"seconds": round(cost.seconds, 3), "peak_memory": cost.peak_memory, "failure": failure, "device": "cpu"}
-    return {key: dict(key.fields) | found | {"predict_seconds": None if failure else round(predicted, 3)}}
+    measured = {"seconds": round(cost.seconds, 3), "peak_memory": cost.peak_memory, "failure": failure, "device": "cpu"}
+    return {key: dict(key.fields) | measured | {"predict_seconds": None if failure else round(predicted, 3)}}
 
 
 def repeated_rows(rows: int) -> np.ndarray:
@@ -73,9 +72,10 @@ def costs_of(records: Sequence[Record], quantity: str, methods: Sequence[str]) -
 
     It is "seconds", "peak_memory" (beyond the data, in megabytes) or "predict_seconds" (for ``PREDICTED`` rows).
     """
-    found: dict[str, dict[str, float]] = {}
+    unit = 1e6 if quantity == "peak_memory" else 1
+    costs: dict[str, dict[str, float]] = {}
     for record in filter(is_cost, records):
         number = record.get(quantity)
         if record["method"] in methods and record["failure"] is None and number is not None:
-            found.setdefault(record["table"], {})[record["method"]] = number / (1e6 if quantity == "peak_memory" else 1)
-    return {table: own for table, own in found.items() if len(own) == len(methods)}
+            costs.setdefault(record["table"], {})[record["method"]] = number / unit
+    return {table: by_method for table, by_method in costs.items() if len(by_method) == len(methods)}

@@ -81,11 +81,11 @@ class Split:
         return np.array([row.tobytes() in known for row in np.ascontiguousarray(self.inputs.numpy())])
 
     def record(
-        self, method: str, found: ClassifierOutput | None, failure: str | None = None, **cost: Any
+        self, method: str, output: ClassifierOutput | None, failure: str | None = None, **cost: Any
     ) -> dict[str, Any]:
         """Return the scores on the test part, as one row of a result file; without predictions they are None."""
         copied = self.copied()
-        scores = dict.fromkeys(SCORES) if found is None else score(found, self.labels, ~copied)
+        scores = dict.fromkeys(SCORES) if output is None else score(output, self.labels, ~copied)
         about = {"table": self.table, "method": method, "seed": self.seed, "copied": float(copied.mean())}
         return {**about, **scores, "failure": failure, **cost}
 
@@ -100,19 +100,19 @@ def find_tables(folder: Path, only: Sequence[str] | None = None) -> dict[str, Pa
     if not folder.is_dir():
         raise FileNotFoundError(f"data must name a folder of tables; got {folder}, which does not exist.")
     files = sorted(p for p in folder.iterdir() if p.name.lower().removesuffix(".gz").endswith(ENDINGS))
-    found: dict[str, Path] = {}
+    tables: dict[str, Path] = {}
     for path in files:
-        if (name := _ENDING.sub("", path.name)) in found:
-            raise ValueError(f"{found[name].name} and {path.name} would both be the table {name!r}; rename one.")
-        found[name] = path
-    if not found:
+        if (name := _ENDING.sub("", path.name)) in tables:
+            raise ValueError(f"{tables[name].name} and {path.name} would both be the table {name!r}; rename one.")
+        tables[name] = path
+    if not tables:
         raise ValueError(
             f"{folder} holds no tables. Give a folder of files whose names end in {', '.join(ENDINGS)}, optionally "
             "with .gz."
         )
-    if unknown := [name for name in only or () if name not in found]:
-        raise ValueError(f"only must name tables in {folder}, among {', '.join(found)}; got {', '.join(unknown)}.")
-    return {name: path for name, path in found.items() if only is None or name in only}
+    if unknown := [name for name in only or () if name not in tables]:
+        raise ValueError(f"only must name tables in {folder}, among {', '.join(tables)}; got {', '.join(unknown)}.")
+    return {name: path for name, path in tables.items() if only is None or name in only}
 
 
 def path_of(source: Source) -> Path:
@@ -216,30 +216,30 @@ def examine(tables: Mapping[str, Source], seeds: Sequence[int]) -> Examined:
 
     The notes are those of the first split; those of other splits differ only in some numbers.
     """
-    found = Examined({}, {}, {})
+    examined = Examined({}, {}, {})
     for name, source in tables.items():
         try:
             description = describe(source)
             splits = [prepare(name, source, seed) for seed in seeds]
         except ValueError as error:
-            found.unsuitable[name] = str(error)
+            examined.unsuitable[name] = str(error)
             continue
-        found.tables[name] = description
+        examined.tables[name] = description
         if splits and splits[0].notes:
-            found.notes[name] = list(splits[0].notes)
-    if not found.tables:
-        raise ValueError(f"{' '.join(found.unsuitable.values())} No table can be used; give others.")
-    return found
+            examined.notes[name] = list(splits[0].notes)
+    if not examined.tables:
+        raise ValueError(f"{' '.join(examined.unsuitable.values())} No table can be used; give others.")
+    return examined
 
 
-def score(found: ClassifierOutput, labels: np.ndarray, new: np.ndarray) -> dict[str, float | None]:
+def score(output: ClassifierOutput, labels: np.ndarray, new: np.ndarray) -> dict[str, float | None]:
     """Return the fields of ``SCORES``; NLL after raising probabilities to ``FLOOR`` and dividing by their sum.
 
     ``new`` marks the rows without a copy in the training rows.
     """
-    values = on_sample(found, labels, least=FLOOR)
-    own = found.probs[np.arange(len(labels)), labels]
-    raised = own.clip(FLOOR) / found.probs.clip(FLOOR).sum(1)
+    values = on_sample(output, labels, least=FLOOR)
+    true_class = output.probs[np.arange(len(labels)), labels]
+    raised = true_class.clip(FLOOR) / output.probs.clip(FLOOR).sum(1)
     values["nll_new"] = -np.log(raised[new]).mean() if new.any() else None
-    values["clipped"] = (own < FLOOR).mean()
+    values["clipped"] = (true_class < FLOOR).mean()
     return {name: None if values[name] is None else float(f"{float(values[name]):.6g}") for name in SCORES}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import logging
 import re
@@ -11,7 +10,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import sklearn
@@ -52,40 +51,6 @@ class Base:
     calibrators: tuple[str, ...] = ("isotonic", "sigmoid", "temperature")
 
 
-class Remembers:
-    """A mixin that caches fits: a classifier is trained only once on the same rows.
-
-    The calibrators cross-fit the same five classifiers (same folds, same seed); without the cache, each calibrator
-    would train them again. ``seconds`` sums the time that training took or would have taken.
-    """
-
-    trained: ClassVar[dict[bytes, tuple[dict[str, Any], float]]] = {}
-    seconds: ClassVar[float] = 0.0
-
-    def fit(self, X: Any, y: Any) -> Any:
-        key = hashlib.sha256(type(self).__name__.encode() + X.tobytes() + y.tobytes()).digest()
-        if key not in self.trained:
-            begin = time.perf_counter()
-            self.train(X, y)
-            self.trained[key] = self.__dict__.copy(), time.perf_counter() - begin
-        state, seconds = self.trained[key]
-        self.__dict__.update(state)
-        Remembers.seconds += seconds
-        return self
-
-    def train(self, X: Any, y: Any) -> None:
-        """Call ``fit`` of the other library."""
-        super().fit(X, y)  # type: ignore[misc]
-
-
-class RememberedMLP(Remembers, MLPClassifier):
-    """scikit-learn's network."""
-
-
-class RememberedTrees(Remembers, HistGradientBoostingClassifier):
-    """scikit-learn's boosted trees."""
-
-
 def stopping_rows(X: Any, y: Any, seed: int | None) -> list[Any]:
     """Return nine tenths for training and a tenth for early stopping, split as in scikit-learn's boosting."""
     return list(train_test_split(X, y, test_size=0.1, random_state=seed, stratify=y))
@@ -102,27 +67,25 @@ def threads() -> int:
 def _lightgbm(seed: int) -> Any:
     from lightgbm import LGBMClassifier, early_stopping
 
-    class RememberedLightGBM(Remembers, LGBMClassifier):
-        def train(self, X: Any, y: Any) -> None:
-            own, held, labels, other = stopping_rows(X, y, self.random_state)
+    class StoppedLightGBM(LGBMClassifier):
+        def fit(self, X: Any, y: Any) -> Any:
+            rows, held, labels, held_labels = stopping_rows(X, y, self.random_state)
             callbacks = [early_stopping(STOP, verbose=False)]
-            LGBMClassifier.fit(self, own, labels, eval_set=[(held, other)], callbacks=callbacks)
+            return super().fit(rows, labels, eval_set=[(held, held_labels)], callbacks=callbacks)
 
     rate, iterations = BOOSTING["learning_rate"], BOOSTING["max_iter"]
-    return RememberedLightGBM(
-        learning_rate=rate, n_estimators=iterations, random_state=seed, n_jobs=threads(), verbose=-1
-    )
+    return StoppedLightGBM(learning_rate=rate, n_estimators=iterations, random_state=seed, n_jobs=threads(), verbose=-1)
 
 
 def _catboost(seed: int) -> Any:
     from catboost import CatBoostClassifier
 
-    class RememberedCatBoost(Remembers, CatBoostClassifier):
-        def train(self, X: Any, y: Any) -> None:
-            own, held, labels, other = stopping_rows(X, y, self.get_param("random_state"))
-            CatBoostClassifier.fit(self, own, labels, eval_set=(held, other), early_stopping_rounds=STOP)
+    class StoppedCatBoost(CatBoostClassifier):
+        def fit(self, X: Any, y: Any) -> Any:
+            rows, held, labels, held_labels = stopping_rows(X, y, self.get_param("random_state"))
+            return super().fit(rows, labels, eval_set=(held, held_labels), early_stopping_rounds=STOP)
 
-    return RememberedCatBoost(
+    return StoppedCatBoost(
         learning_rate=BOOSTING["learning_rate"],
         iterations=BOOSTING["max_iter"],
         random_state=seed,
@@ -141,11 +104,7 @@ def _realmlp(seed: int) -> Any:
     from pytabkit import RealMLP_TD_Classifier
 
     logging.getLogger("pytorch_lightning").setLevel(logging.ERROR)  # it prints the device before every fit
-
-    class RememberedRealMLP(Remembers, RealMLP_TD_Classifier):
-        pass
-
-    return RememberedRealMLP(random_state=seed, device=device_of(BASES["realmlp"]), n_threads=threads(), **REALMLP)
+    return RealMLP_TD_Classifier(random_state=seed, device=device_of(BASES["realmlp"]), n_threads=threads(), **REALMLP)
 
 
 CROSS = "cross-calibrated"
@@ -154,13 +113,13 @@ CROSS = "cross-calibrated"
 BASES = {
     "sklearn": Base(
         "MLPClassifier",
-        lambda seed: RememberedMLP(**SETTINGS, random_state=seed),
+        lambda seed: MLPClassifier(**SETTINGS, random_state=seed),
         kind="network, other library",
         alone="sklearn-mlp",
     ),
     "hgb": Base(
         "HistGradientBoostingClassifier",
-        lambda seed: RememberedTrees(**BOOSTING, random_state=seed),
+        lambda seed: HistGradientBoostingClassifier(**BOOSTING, random_state=seed),
         alone="hgb",
         calibrators=("isotonic", "sigmoid", "temperature", CROSS),
     ),
@@ -183,14 +142,14 @@ def base_of(method: str) -> tuple[Base, str | None]:
 
 
 def _peers() -> dict[str, str]:
-    found = {}
+    summaries = {}
     for prefix, base in BASES.items():
         if base.alone:
-            found[base.alone] = f"{base.what} with early stopping"
+            summaries[base.alone] = f"{base.what} with early stopping"
         for how in base.calibrators:
             inside = "CrossCalibrated, on the same folds" if how == CROSS else f"CalibratedClassifierCV, {how}"
-            found[f"{prefix}-{how}"] = f"{base.what} in {inside}"
-    return found
+            summaries[f"{prefix}-{how}"] = f"{base.what} in {inside}"
+    return summaries
 
 
 PEERS = _peers()
@@ -204,15 +163,15 @@ IN_FOLDS = "80 %, of which each network leaves out a fold"
 def missing_peers(number: str = sklearn.__version__) -> dict[str, str]:
     """Return the peers that are not installed here, and why; they are not ranked as failures."""
     here = tuple(int(part) for part in re.findall(r"\d+", number)[:2])
-    found = {}
+    reasons = {}
     for name in PEERS:
         base, how = base_of(name)
         since = SINCE.get(how or "", here)
         if importlib.util.find_spec(base.package) is None:
-            found[name] = f"it needs the package {base.package}, which is not installed"
+            reasons[name] = f"it needs the package {base.package}, which is not installed"
         elif here < since:
-            found[name] = f"it needs scikit-learn {'.'.join(map(str, since))} or later, and this is {number}"
-    return found
+            reasons[name] = f"it needs scikit-learn {'.'.join(map(str, since))} or later, and this is {number}"
+    return reasons
 
 
 VERSION = "version 1"
@@ -232,9 +191,8 @@ def made_by(methods: Sequence[str]) -> dict[str, str]:
 
 def peer_settings(method: str) -> str:
     """Return a peer's settings as text."""
-    prefix = next(prefix for prefix, base in BASES.items() if base is base_of(method)[0])
-    own = {"sklearn": SETTINGS, "realmlp": REALMLP}.get(prefix, BOOSTING)
-    return f"{method}, {own}, cv={FOLDS}"
+    package_settings = {"sklearn": SETTINGS, "realmlp": REALMLP}.get(method.partition("-")[0], BOOSTING)
+    return f"{method}, {package_settings}, cv={FOLDS}"
 
 
 def peer_cost(method: str) -> dict[str, Any]:
@@ -262,13 +220,11 @@ def peer(method: str, labels: np.ndarray, seed: int) -> Any:
 def run_peers(name: str, path: Source, seed: int, methods: Sequence[str]) -> list[dict[str, Any]]:
     """Return the records of these peers on one split; they are trained on the training and validation part together."""
     split = prepare(name, path, seed)
-    Remembers.trained.clear()
     return [_record(split, method) for method in methods]
 
 
 def _record(split: Split, method: str) -> dict[str, Any]:
     x, y = split.pooled()
-    Remembers.seconds, waited = 0.0, sum(seconds for _, seconds in Remembers.trained.values())
     begin = time.perf_counter()
     try:
         with warnings.catch_warnings():
@@ -278,11 +234,9 @@ def _record(split: Split, method: str) -> dict[str, Any]:
         probs = model.predict_proba(split.inputs.numpy())
     except ValueError as error:  # a class too small for its folds
         return split.record(method, None, " ".join(str(error).split()), seconds=None)
-    trained_now = sum(seconds for _, seconds in Remembers.trained.values()) - waited
-    seconds = time.perf_counter() - begin - trained_now + Remembers.seconds
-    classes = probs.argmax(1)
-    found = ClassifierOutput(probs.astype(np.float64), classes, probs.max(1).astype(np.float64))
-    return split.record(method, found, seconds=round(seconds, 3), device=device_of(base_of(method)[0]))
+    seconds = time.perf_counter() - begin
+    output = ClassifierOutput(probs.astype(np.float64), probs.argmax(1), probs.max(1).astype(np.float64))
+    return split.record(method, output, seconds=round(seconds, 3), device=device_of(base_of(method)[0]))
 
 
 OWN = "self-calibrated"

@@ -111,10 +111,10 @@ def cost_sheet(records: list[Record]) -> Sheet:
     columns += [Column(f"MB, {name}", digits=0) for name in names]
     columns += [Column(f"seconds to predict {PREDICTED:,} rows, {OWN}", digits=1)]
     rows: list[list[Any]] = []
-    for table, own in seconds.items():
+    for table, of_methods in seconds.items():
         held = memory.get(table, {})
         quick = predicted.get(table, {}).get(OWN)
-        rows.append([table, *(own[name] for name in names), *(held.get(name) for name in names), quick])
+        rows.append([table, *(of_methods[name] for name in names), *(held.get(name) for name in names), quick])
     if not rows:
         return columns, []
     numbers = [[0.0 if value is None else value for value in row[1:]] for row in rows]

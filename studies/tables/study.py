@@ -62,8 +62,8 @@ def for_tables(method: Method) -> Method:
 
 def table_methods() -> dict[str, Method]:
     """Return our methods by id with their settings for tables, and the recommended one with only its networks."""
-    found = {name: for_tables(entry.method) for name, entry in METHODS.items()}
-    return found | {NETWORK_ONLY: SelfCalibrated(), FORMER: SelfCalibrated(embedding=None)}
+    methods = {name: for_tables(entry.method) for name, entry in METHODS.items()}
+    return methods | {NETWORK_ONLY: SelfCalibrated(), FORMER: SelfCalibrated(embedding=None)}
 
 
 def plan(
@@ -108,10 +108,10 @@ def plan(
     """
     if data is None:
         raise ValueError("--data must name a folder of tables, or --from a result file; got neither.")
-    own, place, left_out = table_methods(), resolve_device("cpu" if costs else device), missing_peers()
+    ours, place, left_out = table_methods(), resolve_device("cpu" if costs else device), missing_peers()
     if costs:
         methods, seeds = methods or (OWN, FORMER, RIVAL), 1
-    names = [name for name in checked_methods(methods, [*own, *PEERS]) if name not in left_out]
+    names = [name for name in checked_methods(methods, [*ours, *PEERS]) if name not in left_out]
     for name in left_out:
         if methods is None or name in methods:
             tell_user(f"{name} is left out: {left_out[name]}.")
@@ -120,14 +120,14 @@ def plan(
     examined = examine(sources, span)
     for name, reason in examined.unsuitable.items():
         tell_user(f"The table {name} is left out: {reason}")
-    settings = {n: repr(own[n]) if n in own else peer_settings(n) for n in names}
+    settings = {n: repr(ours[n]) if n in ours else peer_settings(n) for n in names}
     versions = made_by(names)
     config: dict[str, Any] = {
         "split": list(SIZES),
         "nll_floor": FLOOR,
         "methods": settings,
         "made_by": versions,
-        "costs": {n: cost_of(own[n]) if n in own else peer_cost(n) for n in names},
+        "costs": {n: cost_of(ours[n]) if n in ours else peer_cost(n) for n in names},
         "tables": examined.tables,
         "left_out": left_out,
         "notes": {name: examined.notes.get(name, []) for name in sources},
@@ -148,13 +148,13 @@ def plan(
 
     def make(store: Store, missing: list[Key]) -> None:
         if costs:
-            return run_jobs(store, missing, here=cost_jobs(missing, own, sources, examined.tables))
-        ours = own_jobs([(k, own[k["method"]]) for k in missing if k["method"] in own], sources, place)
+            return run_jobs(store, missing, here=cost_jobs(missing, ours, sources, examined.tables))
+        networks = own_jobs([(k, ours[k["method"]]) for k in missing if k["method"] in ours], sources, place)
         theirs = peer_jobs([k for k in missing if k["method"] in PEERS], sources, examined.tables)
         if place.type == "cuda" and ambient_workers() == 1:
             workers = jobs or os.cpu_count() or 1
-            return run_jobs(store, missing, here=ours, beside=[[job] for job in theirs], workers=workers)
-        return run_jobs(store, missing, beside=[[job] for job in (*ours, *theirs)], workers=jobs)
+            return run_jobs(store, missing, here=networks, beside=[[job] for job in theirs], workers=workers)
+        return run_jobs(store, missing, beside=[[job] for job in (*networks, *theirs)], workers=jobs)
 
     threads = {"threads": THREADS} if costs else {}
     keys = [
@@ -169,7 +169,7 @@ def plan(
 def own_jobs(planned: Sequence[Planned], paths: Mapping[str, Source], device: torch.device) -> list[Job]:
     """Measure our methods; all seeds of a method on a table are one population."""
     groups = populations(planned, lambda key: cast(Hashable, key["table"]))
-    return [Training(own, partial(split_of, paths), partial(measure, device.type), device) for own in groups.values()]
+    return [Training(runs, partial(split_of, paths), partial(measure, device.type), device) for runs in groups.values()]
 
 
 def split_of(paths: Mapping[str, Source], key: Key) -> Split:
@@ -180,17 +180,17 @@ def split_of(paths: Mapping[str, Source], key: Key) -> Split:
 def measure(device: str, key: Key, run: FinishedRun[Split]) -> Record:
     """Return one record."""
     split = run.prepared
-    found = None if run.fitted.failure else predict(run.fitted, split.inputs)
+    output = None if run.fitted.failure else predict(run.fitted, split.inputs)
     cost = {"seconds": round(run.cost.seconds, 3), "device": device}
-    return split.record(key["method"], found, run.fitted.failure, **cost)
+    return split.record(key["method"], output, run.fitted.failure, **cost)
 
 
 def peer_jobs(keys: Sequence[Key], paths: Mapping[str, Source], tables: Mapping[str, Mapping[str, Any]]) -> list[Job]:
-    """Measure other libraries' methods; those of one split share models and are one job; the largest table first."""
+    """Measure other libraries' methods; those of one split are one job; the largest table first."""
     splits: dict[tuple[str, int], list[Key]] = {}
     for key in sorted(keys, key=lambda key: -tables[key["table"]]["rows"]):
         splits.setdefault((key["table"], key["seed"]), []).append(key)
-    return [partial(fit_peers, paths[table], tuple(own)) for (table, _), own in splits.items()]
+    return [partial(fit_peers, paths[table], tuple(of_split)) for (table, _), of_split in splits.items()]
 
 
 def fit_peers(path: Source, keys: Sequence[Key]) -> dict[Key, Record]:
@@ -204,13 +204,13 @@ def extend(config: Mapping[str, Any], records: list[Record]) -> dict[str, Any]:
     order = ORDER + sorted({r["method"] for r in records} - set(ORDER))
     tables = list(dict.fromkeys(r["table"] for r in records))
     methods = [name for name in order if any(r["method"] == name for r in records)]
-    found: dict[str, Any] = {"tables": {name: config["tables"][name] for name in tables}}
+    extended: dict[str, Any] = {"tables": {name: config["tables"][name] for name in tables}}
     for about in ("methods", "made_by", "costs"):
-        found[about] = {name: config[about][name] for name in methods if name in config.get(about, {})}
-    found["left_out"] = {n: why for n, why in config.get("left_out", {}).items() if n not in methods}
-    found["notes"] = {n: notes for n, notes in config.get("notes", {}).items() if notes and n in tables}
-    found["unsuitable"] = {n: why for n, why in config.get("unsuitable", {}).items() if why and n not in tables}
-    return found
+        extended[about] = {name: config[about][name] for name in methods if name in config.get(about, {})}
+    extended["left_out"] = {n: why for n, why in config.get("left_out", {}).items() if n not in methods}
+    extended["notes"] = {n: notes for n, notes in config.get("notes", {}).items() if notes and n in tables}
+    extended["unsuitable"] = {n: why for n, why in config.get("unsuitable", {}).items() if why and n not in tables}
+    return extended
 
 
 def cost_of(method: Method) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from calibrant.bilevel import (
     InitialPoint,
     LabelNoise,
     LabelSmoothing,
-    LogitScale,
     OneStep,
     OuterVariables,
     SampleWeights,
@@ -29,7 +28,6 @@ from calibrant.bilevel.gradients import hypergradients as hg
 from calibrant.bilevel.gradients.dynamics import Dynamics
 from calibrant.bilevel.gradients.head import HeadLosses
 from calibrant.bilevel.gradients.loss_derivatives import LossDerivatives
-from calibrant.bilevel.running.outer_step import pull_initial, push_initial
 
 TRAIN, VAL, CLASSES = 24, 16, 3
 
@@ -78,8 +76,6 @@ OUTERS = {
     "L2 per unit": lambda: L2(mlp(), per="unit", initial=0.05),
     "smoothing per sample": lambda: LabelSmoothing(TRAIN, initial=0.1),
     "smoothing per class": lambda: LabelSmoothing(CLASSES, per="class", initial=0.1),
-    "logit scale": lambda: LogitScale(1.3),
-    "logit scale per class": lambda: LogitScale(1.3, n_classes=CLASSES),
     "noise per class": lambda: LabelNoise(CLASSES, per="class", initial=0.2),
     "initial point": lambda: InitialPoint(mlp()),
     "weights and L2": lambda: OuterVariables(SampleWeights(TRAIN, initial_weight=0.7), L2(mlp(), initial=0.05)),
@@ -88,7 +84,6 @@ OUTERS = {
 
 HYPERGRADIENTS = {
     "unrolled": Unrolled(6),
-    "unrolled, states": Unrolled(6, memory="states"),
     "unrolled, checkpoints": Unrolled(6, memory="checkpoints"),
     "truncated": Truncated(6, 2),
     "forward": Forward(6),
@@ -124,13 +119,11 @@ def make_problem(outer: str, *, model: nn.Module | None = None, batch_size: int 
 def hypergradient_problem(problem: Bilevel, optimizer, phi: torch.Tensor) -> hg.HypergradientInput:  # type: ignore[no-untyped-def]
     """The input that the solver gives to a hypergradient."""
     names = problem.view.differentiable_buffers
-    moves = problem.moves_start
     return hg.HypergradientInput(
         Dynamics(LossDerivatives(problem.inner, names), optimizer),
         LossDerivatives(problem.outer, names),
         problem.train_batch,
         problem.val_batch(0),
         HeadLosses(problem),
-        pull_initial(problem, phi) if moves else None,
-        push_initial(problem, phi) if moves else None,
+        problem.initial_params if problem.moves_start else None,
     )

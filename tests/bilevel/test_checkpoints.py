@@ -19,6 +19,7 @@ from calibrant.bilevel import (
     EarlyStopping,
     GroupedOptimizer,
     History,
+    Implicit,
     OneStep,
     Population,
     Unrolled,
@@ -53,7 +54,6 @@ CASES = {
     "mini-batch": lambda: problem(batch_size=7),
     "batch norm and dropout": lambda: problem(rich_mlp(), batch_size=7, val_batch_size=8),
     "dropout by seeding": lambda: problem(hidden_dropout(), batch_size=7),
-    "dropout in both levels": lambda: problem(rich_mlp(), batch_size=7, outer_mode="train"),
     "loader": lambda: problem(train=loader()),
     "loader with a generator": lambda: problem(rich_mlp(), train=loader(generator=torch.Generator())),
     "loaders in both levels": lambda: problem(
@@ -104,10 +104,12 @@ def test_a_resumed_run_ends_bit_identical(case, at, tmp_path):
     [
         {"hypergradient": OneStep(3), "inner_optimizer": SGD(0.1, momentum=0.9)},
         {"hypergradient": OneStep(2, "head")},
+        {"hypergradient": Implicit(2, "head", batches=3)},
+        {"hypergradient": Implicit(2, "head", batches=3, first="outer")},
         {"hypergradient": Unrolled(5, memory="checkpoints"), "restart": True},
         {"compile": "trace", "outer_steps": 3},
     ],
-    ids=["one step", "head", "restart", "trace"],
+    ids=["one step", "head", "solved", "solved, outer first", "restart", "trace"],
 )
 def test_every_kind_of_step_can_be_resumed(settings, tmp_path):
     expected, _, resumed, _ = broken_off_and_resumed(
@@ -184,25 +186,13 @@ def test_every_changed_byte_of_a_checkpoint_is_noticed(tmp_path):
 
 FIRST_RUN = "the problem and the optimisers of the first run"
 OTHERS = {
-    "a wider network": (
-        lambda: problem(nn.Linear(2, 3).double()),
-        {},
-        FIRST_RUN,
-    ),
+    "a wider network": (lambda: problem(nn.Linear(2, 3).double()), {}, FIRST_RUN),
     "other outer variables": (lambda: problem(outer=L2(mlp())), {}, FIRST_RUN),
     "another precision": (lambda: problem(mlp(dtype=torch.float32)), {}, "float64.*float32"),
     "a population": (population, {}, FIRST_RUN),
     "another hypergradient": (problem, {"hypergradient": Unrolled(5)}, "settings of the first run"),
-    "another inner optimiser": (
-        problem,
-        {"inner_optimizer": SGD(0.1)},
-        FIRST_RUN,
-    ),
-    "another outer optimiser": (
-        problem,
-        {"outer_optimizer": Adam(0.1)},
-        FIRST_RUN,
-    ),
+    "another inner optimiser": (problem, {"inner_optimizer": SGD(0.1)}, FIRST_RUN),
+    "another outer optimiser": (problem, {"outer_optimizer": Adam(0.1)}, FIRST_RUN),
     "other callbacks": (problem, {"callbacks": [History()]}, r"\['Checkpoint'\].*\['History'\]"),
 }
 
@@ -243,7 +233,6 @@ ALTERED = {
     "seed": ({"seed": 1, "train": blobs(), "val": blobs(100)}, {}, f"seed was 0 and {NOW} 1"),
     "batch size": ({"batch_size": 5}, {}, f"train.batch_size was None and {NOW} 5"),
     "validation batch size": ({"val_batch_size": 5}, {}, f"val.batch_size was None and {NOW} 5"),
-    "outer mode": ({"outer_mode": "train"}, {}, f"outer_mode was eval and {NOW} train"),
     "training inputs": ({"train": shifted()}, {}, "train.inputs has other values"),
     "one training label": ({"train": relabelled()}, {}, "train.targets has other values"),
     "validation data": ({"val": shifted(100)}, {}, "val.inputs has other values"),

@@ -23,7 +23,7 @@ from calibrant.bilevel.gradients.loss_derivatives import constant
 from calibrant.bilevel.running.outer_step import outer_step
 from calibrant.bilevel.running.run import Run
 from calibrant.losses import focal
-from tests.bilevel.test_hypergradients import central_differences
+from tests.bilevel.differences import central_differences
 
 SAMPLES, CLASSES, STEPS = 20, 3, 6
 
@@ -112,7 +112,7 @@ def value(one, optimizer, hypergradient, phi, anchor):
 
 HYPERGRADIENTS = {
     "unrolled": (Unrolled(STEPS), None),
-    "states": (Unrolled(STEPS, memory="states"), None),
+    "checkpoints": (Unrolled(STEPS, memory="checkpoints"), None),
     "traced": (Unrolled(STEPS), "trace"),
     "truncated": (Truncated(STEPS, 4), None),
     "forward": (Forward(STEPS), None),

@@ -16,8 +16,7 @@ from calibrant.bilevel import (
     Truncated,
     Unrolled,
 )
-from tests.bilevel.loop_cases import blobs, mlp, problem, rich_mlp, run
-from tests.bilevel.member_cases import MEMBERS, OUTER
+from tests.bilevel.loop_cases import MEMBERS, OUTER, blobs, mlp, problem, rich_mlp, run
 
 
 def nan_data(seed, **kwargs):

@@ -14,8 +14,8 @@ from calibrant.bilevel import (
     SGD,
     Adam,
     Bilevel,
-    Checkpoint,
     Direct,
+    History,
     Implicit,
     LogitMap,
     OneStep,
@@ -26,8 +26,6 @@ from calibrant.bilevel import (
     solve,
 )
 from calibrant.bilevel.compiled import Replay
-from calibrant.bilevel.compiled import cuda_graphs as replay
-from calibrant.bilevel.compiled.cuda_graphs import Captured
 from calibrant.bilevel.gradients.dynamics import Dynamics
 from calibrant.bilevel.gradients.head import FeatureMemory
 from calibrant.bilevel.running.outer_step import outer_step
@@ -35,6 +33,7 @@ from calibrant.bilevel.running.run import Run
 from calibrant.bilevel.variables.logits import BehindMap
 from calibrant.data.streams.batch import Batch
 from calibrant.losses import cross_entropy, focal
+from tests.bilevel.differences import central_differences
 
 TRAIN, VAL, CLASSES = 24, 15, 3
 
@@ -126,15 +125,6 @@ def gradient(one, hypergradient, phi, state=None, features=None, batch=0):
     return run
 
 
-def differences(function, phi, step=1e-5):
-    found = torch.zeros_like(phi)
-    for k in range(len(phi)):
-        line = torch.zeros_like(phi)
-        line[k] = step
-        found[k] = (function(phi + line) - function(phi - line)) / (2 * step)
-    return found
-
-
 def test_one_step_of_the_head_agrees_with_finite_differences():
     one, optimizer = problem(), SGD(0.3, momentum=0.9, weight_decay=0.01)
     phi, at = one.initial_phi(), one.head_slice
@@ -150,7 +140,8 @@ def test_one_step_of_the_head_agrees_with_finite_differences():
         return one.outer(params, buffers, phi, one.val_batch(0))[0].detach()
 
     found = gradient(one, OneStep(scope="head"), phi).gradient
-    torch.testing.assert_close(found, differences(ahead, phi), rtol=1e-6, atol=1e-9)
+    along, slopes = central_differences(ahead, phi)
+    torch.testing.assert_close(along @ found, slopes, rtol=1e-6, atol=1e-9)
 
 
 def test_the_solved_head_agrees_with_finite_differences():
@@ -191,20 +182,15 @@ def test_the_solved_head_agrees_with_finite_differences():
     run.state.params[one.head_slice] = solution(phi)
     run.state = run.state._replace(params=run.state.params.clone())
     estimate = run.hypergradient._of_head(_view(run), run.state, [], phi)
-    torch.testing.assert_close(estimate.gradient, differences(outer, phi), rtol=1e-6, atol=1e-9)
+    along, slopes = central_differences(outer, phi)
+    torch.testing.assert_close(along @ estimate.gradient, slopes, rtol=1e-6, atol=1e-9)
 
 
 def _view(run):
     from calibrant.bilevel.gradients import hypergradients as hg
 
     p = run.problem
-    return hg.HypergradientInput(
-        run.dynamics,
-        run.outer_derivatives,
-        p.train_batch,
-        p.val_batch(0),
-        run.head,
-    )
+    return hg.HypergradientInput(run.dynamics, run.outer_derivatives, p.train_batch, p.val_batch(0), run.head)
 
 
 @pytest.mark.parametrize("first", ["outer", "inner"])
@@ -249,36 +235,11 @@ def test_members_of_a_population_equal_their_single_runs(hypergradient, outer):
         torch.testing.assert_close(together.state.params[k], alone.state.params, rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("first", ["outer", "inner"])
-def test_a_resumed_run_has_the_features_that_it_had(tmp_path, first):
-    hypergradient = Implicit(2, scope="head", batches=3, first=first)
-    settings = {
-        "hypergradient": hypergradient,
-        "inner_optimizer": SGD(0.3, momentum=0.9),
-        "outer_optimizer": Adam(0.05),
-    }
-    whole = solve(problem(), outer_steps=6, **settings)
-    path = tmp_path / "run.safetensors"
-    solve(problem(), outer_steps=3, callbacks=[Checkpoint(path, every=3)], **settings)
-    again = solve(problem(), outer_steps=6, callbacks=[Checkpoint(path, every=100)], resume=path, **settings)
-    assert torch.equal(whole.phi, again.phi)
-    assert torch.equal(whole.params, again.params)
-
-
 def test_phi_waits_for_its_share_of_the_run():
-    one = problem()
+    one, history = problem(), History(phi_every=1)
     settings = {"inner_optimizer": SGD(0.1), "outer_optimizer": Adam(0.05), "hypergradient": OneStep(2, scope="head")}
-    moved = []
-
-    class Watch(Checkpoint):
-        def __init__(self):
-            self.path = None
-
-        def on_step(self, run):
-            moved.append(not torch.equal(run.phi, one.initial_phi()))
-
-    solve(one, outer_steps=10, start=0.35, callbacks=[Watch()], **settings)
-    assert moved == [False] * 4 + [True] * 6
+    solve(one, outer_steps=10, start=0.35, callbacks=[history], **settings)
+    assert [torch.equal(phi, one.initial_phi()) for phi in history["phi"]] == [True] * 5 + [False] * 6
     plain = solve(problem(), outer_steps=4, hypergradient=Plain(2), inner_optimizer=SGD(0.1))
     waited = solve(problem(), outer_steps=4, start=0.99, **settings)
     assert torch.equal(plain.params, waited.params)
@@ -464,31 +425,13 @@ def test_features_of_batches_of_several_sizes_are_kept():
     assert features[:, 0].tolist() == [7.0] * 2 + [5.0] * 4 + [6.0] * 4
 
 
-@pytest.mark.parametrize("size", [8, 5], ids=["equal batches", "a smaller last batch"])
-def test_a_recorded_step_writes_to_the_tensors_of_the_memory(size, monkeypatch):
-    """Without a GPU: which tensors a recording would write to, and whether one would be used."""
-    used = []
-
-    class Recorded(Captured):
-        def __call__(self, *tensors):
-            before = kept()
-            found = super().__call__(*tensors)
-            if self.calls > 2:  # recorded in the third call and replayed after it
-                self.written = getattr(self, "written", before)
-                assert before == self.written == kept()
-                used.append(self.calls)
-            return found
-
-    def kept():
-        return [id(features) for _, features in run.head.memory.kept]
-
-    monkeypatch.setattr(replay, "Captured", Recorded)
-    hypergradient = Implicit(1, scope="head", batches=2)
-    run, eager = (Run(problem("weights", batch_size=size), hypergradient, SGD(0.3), Adam(0.05), 12) for _ in range(2))
-    run.replay = replay.Replay(run, record=False)
-    for _ in range(12):
-        outer_step(run)
-        outer_step(eager)
-    torch.testing.assert_close(run.phi, eager.phi, rtol=1e-6, atol=1e-8)
-    assert bool(used) == (size == 8)
-    assert len(run.replay._recorded) <= 2
+def test_batches_of_one_size_are_kept_in_the_same_tensors():
+    """A recorded step writes to these tensors in each replay."""
+    memory = FeatureMemory(2)
+    for value in range(4):
+        memory.add(Batch(torch.zeros(4, 5), torch.full((4,), value)), torch.full((4, 2), float(value)))
+        if value == 1:
+            tensors = memory.tensors()
+    assert memory.allocated == 2
+    assert all(tensors[name] is tensor for name, tensor in memory.tensors().items())
+    assert memory.joined()[1][:, 0].tolist() == [2.0] * 4 + [3.0] * 4

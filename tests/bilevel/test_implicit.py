@@ -22,14 +22,7 @@ from calibrant.bilevel import (
     Unrolled,
     composed,
 )
-from tests.bilevel.cases import (
-    OPTIMIZERS,
-    OUTERS,
-    TRAIN,
-    hypergradient_problem,
-    make_problem,
-    scored_loss,
-)
+from tests.bilevel.cases import OPTIMIZERS, OUTERS, TRAIN, hypergradient_problem, make_problem, scored_loss
 from tests.bilevel.differences import central_differences
 
 

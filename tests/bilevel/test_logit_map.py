@@ -6,20 +6,16 @@ import pytest
 import torch
 from torch import nn
 
-from calibrant.bilevel import SGD, Adam, Bilevel, Callback, Direct, LogitMap, MovingAverage, Unrolled, solve
+from calibrant.bilevel import SGD, Adam, Direct, LogitMap, Unrolled, solve
 from calibrant.bilevel.variables.logits import BehindMap, describe
+from tests.bilevel.loop_cases import SAMPLES, Spy, mlp, problem
 
-HALF = 40
 
-
-def problem(classes=3, head=True, **settings):
-    torch.manual_seed(0)
-    x, y = torch.randn(2 * HALF, 4, dtype=torch.float64), torch.randint(0, classes, (2 * HALF,))
-    last = [nn.Linear(6, classes)] if head else [nn.Linear(6, classes), nn.Softplus()]
-    model = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), *last).double()
-    train, val = (x[:HALF], y[:HALF]), (x[HALF:], y[HALF:])
-    outer = LogitMap(4, samples=HALF, seed=1).double()
-    return Bilevel(model, outer, train=train, val=val, outer_loss=BehindMap(), batch_size=8, **settings)
+def mapped(head=True):
+    """A problem whose outer loss sees mapped logits; without a head, another layer follows the linear one."""
+    model = mlp() if head else nn.Sequential(mlp(), nn.Softplus())
+    outer = LogitMap(4, samples=SAMPLES, seed=1).double()
+    return problem(model, outer=outer, outer_loss=BehindMap(), batch_size=8)
 
 
 def moved(seed=0, hidden=5):
@@ -72,45 +68,19 @@ def test_bad_settings_are_refused(settings):
         LogitMap(**settings)
 
 
-class Gradients(Callback):
-    def __init__(self):
-        self.kept = []
-
-    def on_step(self, run):
-        self.kept.append(run.gradient.clone())
-
-
 @pytest.mark.parametrize("head", [True, False])
 def test_the_direct_gradient_is_the_whole_one(head):
     """Training does not depend on the map, so differentiating through it adds nothing."""
     found = []
     for hypergradient in (Direct(3), Unrolled(3)):
-        gradients = Gradients()
+        gradients = Spy()
         settings = {"inner_optimizer": SGD(0.1, momentum=0.9), "outer_optimizer": Adam(0.05), "outer_steps": 4}
         if isinstance(hypergradient, Unrolled):
             with pytest.warns(UserWarning, match="does not depend on the outer variables"):
-                solution = solve(problem(head=head), hypergradient=hypergradient, callbacks=[gradients], **settings)
+                solution = solve(mapped(head), hypergradient=hypergradient, callbacks=[gradients], **settings)
         else:
-            solution = solve(problem(head=head), hypergradient=hypergradient, callbacks=[gradients], **settings)
-        found.append((torch.stack(gradients.kept), solution.phi, solution.params))
+            solution = solve(mapped(head), hypergradient=hypergradient, callbacks=[gradients], **settings)
+        found.append((torch.stack(gradients.gradient), solution.phi, solution.params))
     for direct, whole in zip(*found, strict=True):
         torch.testing.assert_close(direct, whole, rtol=1e-9, atol=1e-12)
     assert found[0][0].abs().max() > 0
-
-
-def test_a_moving_average_can_include_the_map():
-    seen = []
-
-    class Keep(Callback):
-        def on_step(self, run):
-            seen.append(run.phi.clone())
-
-    how = {"hypergradient": Direct(2), "inner_optimizer": SGD(0.1), "outer_optimizer": Adam(0.05), "outer_steps": 6}
-    solution = solve(problem(), callbacks=[Keep(), MovingAverage(0.5, start=0.5, outer=True)], **how)
-    expected = seen[2]
-    for look, phi in enumerate(seen[3:], 2):
-        kept = min(0.5, look / (look + 9))
-        expected = kept * expected + (1 - kept) * phi
-    torch.testing.assert_close(solution.phi, expected)
-    plain = solve(problem(), callbacks=[MovingAverage(0.5, start=0.5)], **how)
-    torch.testing.assert_close(plain.phi, seen[-1])

@@ -55,7 +55,7 @@ def test_sound_steps_pass():
 
 @pytest.mark.parametrize("optimizer", [SGD(0.1, momentum=0.9), AdamW(0.01, clip_norm=0.1)], ids=["momentum", "adamw"])
 def test_plain_steps_in_fixed_memory_equal_ordinary_steps(optimizer):
-    """Learning rates and step numbers come from tensors there, and batches have two sizes."""
+    """Learning rates and step numbers come from tensors there, batches have two sizes, and a state is restored."""
 
     def trained(fixed: bool) -> torch.Tensor:
         torch.manual_seed(0)
@@ -65,6 +65,11 @@ def test_plain_steps_in_fixed_memory_equal_ordinary_steps(optimizer):
         if fixed:
             run.replay = Replay(run, record=False, masks=False)
         take(run, 7)
+        kept = run.state
+        take(run, 3)
+        if isinstance(optimizer, SGD):  # AdamW counts the steps of its state, and a recording those of the run
+            run.state = kept
+        take(run, 2)
         return run.state.params
 
     assert torch.allclose(trained(True), trained(False), rtol=0, atol=1e-12)
@@ -87,25 +92,6 @@ def test_seeded_steps_in_fixed_memory_can_be_repeated():
     first = losses()
     assert torch.equal(first, losses())
     assert len(first.unique()) == 4
-
-
-def test_an_older_state_can_be_restored_between_steps():
-    """The state that was handed out last does not describe the network any longer when it is restored."""
-
-    def trained(fixed: bool) -> torch.Tensor:
-        torch.manual_seed(0)
-        data = torch.randn(30, 2, dtype=torch.float64), torch.randint(0, 3, (30,))
-        run = Run(Bilevel(nn.Linear(2, 3).double(), train=data), Plain(1), SGD(0.5), None, 1000)
-        if fixed:
-            run.replay = Replay(run, record=False, masks=False)
-        take(run, 2)
-        kept = run.state
-        take(run, 3)
-        run.state = kept
-        take(run, 2)
-        return run.state.params
-
-    assert torch.allclose(trained(True), trained(False), rtol=0, atol=1e-12)
 
 
 class Counts(nn.Linear):

@@ -72,7 +72,7 @@ def test_weight_normalisation_has_its_second_derivative(kind):
     """The fused kernel treats the norms as constants in its second derivative, so it is replaced."""
     problem = posed(WEIGHT_NORMS[kind])
     wanted = slopes(problem, STEPS)
-    for hypergradient in (Unrolled(STEPS), Unrolled(STEPS, memory="states"), Forward(STEPS)):
+    for hypergradient in (Unrolled(STEPS), Unrolled(STEPS, memory="checkpoints"), Forward(STEPS)):
         torch.testing.assert_close(found(problem, hypergradient), wanted, rtol=1e-7, atol=0)
     torch.testing.assert_close(found(problem, Unrolled(STEPS), compile="trace"), wanted, rtol=1e-7, atol=0)
 
@@ -108,7 +108,7 @@ def test_spectral_normalisation_can_be_differentiated():
     """Its power iteration overwrites buffers that the derivative needs."""
     problem = posed(spectral_norm)
     torch.testing.assert_close(found(problem, OneStep()), slopes(problem, 1), rtol=1e-6, atol=0)
-    kinds = (Unrolled(STEPS), Unrolled(STEPS, memory="states"), Forward(STEPS))
+    kinds = (Unrolled(STEPS), Unrolled(STEPS, memory="checkpoints"), Forward(STEPS))
     first, *others = (found(problem, kind) for kind in kinds)
     for other in others:
         torch.testing.assert_close(other, first, rtol=1e-8, atol=0)

@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from torch import nn
 
 from calibrant.bilevel import (
     L2,
@@ -15,6 +14,7 @@ from calibrant.bilevel import (
     Adam,
     Bilevel,
     LabelNoise,
+    LabelSmoothing,
     OuterVariables,
     Population,
     SampleWeights,
@@ -29,20 +29,13 @@ from calibrant.bilevel.problem.objectives import DEFAULT_OUTER_LOSS
 from calibrant.data import TensorStream
 from calibrant.data.streams.batch import Batch
 from calibrant.losses import brier, confidence_bce, cross_entropy, dece, focal, sece
+from tests.bilevel.loop_cases import CLASSES, SAMPLES, blobs, mlp
 
-TRAIN, VAL, CLASSES = 20, 16, 3
+TRAIN = VAL = SAMPLES
 
 
 def data(seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(TRAIN + VAL, 2, generator=generator, dtype=torch.float64)
-    y = torch.randint(0, CLASSES, (TRAIN + VAL,), generator=generator)
-    return (x[:TRAIN], y[:TRAIN]), (x[TRAIN:], y[TRAIN:])
-
-
-def model(seed=0):
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(2, 6), nn.Tanh(), nn.Linear(6, CLASSES)).double()
+    return blobs(seed), blobs(seed + 100)
 
 
 VALUES = {
@@ -58,9 +51,9 @@ VALUES = {
 def test_values_by_hand_with_the_prior(name):
     train, val = data()
     outer = SampleWeights(TRAIN, initial_weight=0.4, prior_strength=2.0)
-    problem = Bilevel(model(), outer, train=train, val=val, outer_loss=OUTER_LOSSES[name]())
+    problem = Bilevel(mlp(), outer, train=train, val=val, outer_loss=OUTER_LOSSES[name]())
     found, _ = problem.outer(problem.view.initial(), {}, problem.initial_phi(), problem.val_batch(0))
-    assert found.item() == pytest.approx(VALUES[name](model()(val[0]), val[1]).item() + 0.36, rel=1e-7)
+    assert found.item() == pytest.approx(VALUES[name](mlp()(val[0]), val[1]).item() + 0.36, rel=1e-7)
 
 
 @pytest.mark.parametrize("name", OUTER_LOSSES)
@@ -71,7 +64,7 @@ def test_sample_weights_of_the_data_count(name):
     weights[:4] = 0
 
     def value(val):
-        problem = Bilevel(model(), train=train, val=val, outer_loss=OUTER_LOSSES[name]())
+        problem = Bilevel(mlp(), train=train, val=val, outer_loss=OUTER_LOSSES[name]())
         return problem.outer(problem.view.initial(), {}, problem.initial_phi(), problem.val_batch(0))[0].item()
 
     assert value(TensorStream(x, y, sample_weight=weights)) == pytest.approx(value((x[4:], y[4:])), rel=1e-10)
@@ -79,7 +72,7 @@ def test_sample_weights_of_the_data_count(name):
 
 def test_settings_reach_the_error_and_none_leaves_it_alone():
     (x, y), (vx, vy) = data()
-    logits = model()(vx)
+    logits = mlp()(vx)
     cases = [
         (OUTER_LOSSES["bce"](alpha=12.0), confidence_bce(logits, vy, 12.0).mean()),
         (OUTER_LOSSES["sece"](strength=None, bandwidth=0.1), sece(logits, vy, bandwidth=0.1)),
@@ -91,7 +84,7 @@ def test_settings_reach_the_error_and_none_leaves_it_alone():
         ),
     ]
     for loss, expected in cases:
-        problem = Bilevel(model(), train=(x, y), val=(vx, vy), outer_loss=loss)
+        problem = Bilevel(mlp(), train=(x, y), val=(vx, vy), outer_loss=loss)
         found, _ = problem.outer(problem.view.initial(), {}, problem.initial_phi(), problem.val_batch(0))
         assert found.item() == pytest.approx(expected.item(), rel=1e-12)
 
@@ -118,7 +111,7 @@ def test_equal_settings_give_equal_losses():
         ("sece", {"order": 3}, "order must be 1 or 2; got 3"),
         ("sece", {"accuracy": "both"}, "accuracy must be 'soft' or 'hard'; got 'both'"),
         ("dece", {"accuracy": "both"}, "accuracy must be 'soft' or 'hard'; got 'both'"),
-        ("dece", {"bins": 2.5}, "bins must be a whole number of at least 1; got 2.5"),
+        ("dece", {"bins": 2.5}, "bins must be a positive whole number; got 2.5"),
         ("dece", {"temperature": -1.0}, "temperature must be positive and finite; got -1.0"),
     ],
 )
@@ -163,7 +156,7 @@ def test_members_may_differ_in_alpha():
         outer = SampleWeights(TRAIN, initial_weight=0.8)
         hyper = {"alpha": torch.tensor(alpha, dtype=torch.float64)} if through == "hyper" else None
         loss = OUTER_LOSSES["bce"]() if through == "hyper" else OUTER_LOSSES["bce"](alpha=alpha)
-        return Bilevel(model(), outer, train=train, val=val, hyper=hyper, outer_loss=loss)
+        return Bilevel(mlp(), outer, train=train, val=val, hyper=hyper, outer_loss=loss)
 
     together = solve(Population([member(a, "hyper") for a in (5.0, 50.0)]), outer_optimizer=SGD(1.0), **SETTINGS)
     for m, alpha in enumerate((5.0, 50.0)):
@@ -174,10 +167,10 @@ def test_members_may_differ_in_alpha():
 OUTERS = {
     "noise": lambda: LabelNoise(CLASSES, initial=0.1),
     "noise per class": lambda: LabelNoise(CLASSES, per="class", initial=0.1),
-    "noise matrix": lambda: LabelNoise(CLASSES, per="matrix", initial=0.1),
+    "noise, per sample": lambda: OuterVariables(LabelNoise(CLASSES, initial=0.1), LabelSmoothing(TRAIN)),
     "smoothed": lambda: SmoothedWeights(TRAIN, initial_weight=0.8, prior_strength=1.0),
     "all at once": lambda: OuterVariables(
-        LabelNoise(CLASSES, initial=0.1), SampleWeights(TRAIN, initial_weight=0.8, prior_strength=1.0), L2(model())
+        LabelNoise(CLASSES, initial=0.1), SampleWeights(TRAIN, initial_weight=0.8, prior_strength=1.0), L2(mlp())
     ),
 }
 FOCAL = composed(lambda logits, targets: focal(logits, targets, 1.5))
@@ -187,18 +180,13 @@ def member(outer, loss, m, batch_size=None, inner=None):
     train, val = data(m)
     settings = {"outer_loss": OUTER_LOSSES[loss](), "inner_loss": inner, "batch_size": batch_size, "seed": m}
     return Bilevel(
-        model(m),
-        OUTERS[outer](),
-        train=train,
-        val=val,
-        hyper=neighbourhood(*train, neighbours=4, width=1.0),
-        **settings,
+        mlp(m), OUTERS[outer](), train=train, val=val, hyper=neighbourhood(*train, neighbours=4, width=1.0), **settings
     )
 
 
 ROWS = [(outer, loss, None, None) for outer, loss in zip(OUTERS, VALUES, strict=True)] + [
     ("smoothed", "dece", 7, None),
-    ("noise matrix", "sece", 7, FOCAL),
+    ("noise per class", "sece", 7, FOCAL),
     ("noise", "brier", 7, FOCAL),
 ]
 

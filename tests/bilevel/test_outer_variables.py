@@ -17,7 +17,6 @@ from calibrant.bilevel import (
     ColumnL2,
     InitialPoint,
     LabelSmoothing,
-    LogitScale,
     OuterVariable,
     OuterVariables,
     SampleWeights,
@@ -221,63 +220,35 @@ def test_a_chain_needs_what_its_parts_need():
 
 
 @pytest.mark.parametrize(
-    ("make", "error", "sentence"),
+    ("make", "sentence"),
     [
-        (lambda: SampleWeights(3, form="relu"), ValueError, "form must be 'clip' or 'sigmoid'; got 'relu'"),
-        (
-            lambda: SampleWeights(3, initial_weight=1.1),
-            ValueError,
-            "form='clip'; got 1.1",
-        ),
-        (lambda: SampleWeights(3, initial_weight=float("nan")), ValueError, "form='clip'; got nan"),
-        (
-            lambda: SampleWeights(3, form="sigmoid", initial_weight=1.0),
-            ValueError,
-            "form='sigmoid'; got 1.0",
-        ),
-        (lambda: L2(network(), per="bias"), ValueError, "per must be 'layer', 'unit' or 'model'; got 'bias'"),
-        (lambda: L2(network(), initial=0.0), ValueError, "initial must be positive; got 0.0"),
-        (lambda: LabelSmoothing(3, per="batch"), ValueError, "per must be 'sample' or 'class'; got 'batch'"),
-        (lambda: LabelSmoothing(3, initial=0.0), ValueError, "0 < initial < largest <= 1; got initial=0.0"),
-        (lambda: LabelSmoothing(3, initial=0.3, largest=0.2), ValueError, "got initial=0.3, largest=0.2"),
-        (lambda: LabelSmoothing(3, largest=1.5), ValueError, "largest=1.5"),
-        (lambda: LogitScale(0.0), ValueError, "initial between 1/largest and largest; got initial=0.0"),
-        (lambda: LogitScale(largest=1.0), ValueError, "largest=1.0"),
-        (lambda: OuterVariables(nn.Linear(2, 2)), TypeError, "must be OuterVariables; got a Linear"),
-        (
-            lambda: SampleWeights(TRAIN).weigh(torch.ones(4), UNKNOWN),
-            ValueError,
-            "the batches do not say which samples they hold",
-        ),
-        (
-            lambda: LabelSmoothing(TRAIN).targets(LABELS[:4], UNKNOWN, CLASSES),
-            ValueError,
-            "one entry per training sample",
-        ),
+        (lambda: SampleWeights(3, form="relu"), "form must be 'clip' or 'sigmoid'; got 'relu'"),
+        (lambda: SampleWeights(3, initial_weight=1.1), "form='clip'; got 1.1"),
+        (lambda: SampleWeights(3, initial_weight=float("nan")), "form='clip'; got nan"),
+        (lambda: SampleWeights(3, form="sigmoid", initial_weight=1.0), "form='sigmoid'; got 1.0"),
+        (lambda: L2(network(), per="bias"), "per must be 'layer', 'unit' or 'model'; got 'bias'"),
+        (lambda: L2(network(), initial=0.0), "initial must be positive; got 0.0"),
+        (lambda: LabelSmoothing(3, per="batch"), "per must be 'sample' or 'class'; got 'batch'"),
+        (lambda: LabelSmoothing(3, initial=0.0), "0 < initial < largest <= 1; got initial=0.0"),
+        (lambda: LabelSmoothing(3, initial=0.3, largest=0.2), "got initial=0.3, largest=0.2"),
+        (lambda: LabelSmoothing(3, largest=1.5), "largest=1.5"),
+        (lambda: OuterVariables(nn.Linear(2, 2)), "must be OuterVariables; got a Linear"),
+        (lambda: SampleWeights(TRAIN).weigh(torch.ones(4), UNKNOWN), "the batches do not say which samples they hold"),
+        (lambda: LabelSmoothing(TRAIN).targets(LABELS[:4], UNKNOWN, CLASSES), "one entry per training sample"),
         (
             lambda: SampleWeights(TRAIN + 1).weigh(torch.ones(TRAIN), FULL),
-            ValueError,
             "SampleWeights must be made for the 12 samples of the training set; got 13",
         ),
-        (
-            lambda: SampleWeights(1).weigh(torch.ones(TRAIN), FULL),
-            ValueError,
-            "12 samples of the training set; got 1 samples",
-        ),
-        (
-            lambda: LabelSmoothing(5).targets(LABELS, FULL, CLASSES),
-            ValueError,
-            "12 samples of the training set; got 5 samples",
-        ),
+        (lambda: SampleWeights(1).weigh(torch.ones(TRAIN), FULL), "12 samples of the training set; got 1 samples"),
+        (lambda: LabelSmoothing(5).targets(LABELS, FULL, CLASSES), "12 samples of the training set; got 5 samples"),
         (
             lambda: LabelSmoothing(CLASSES, per="class").targets(LABELS, Batch(0, torch.ones(TRAIN, 3)), CLASSES),
-            ValueError,
             r"must be class indices .*; got shape \(12, 3\)",
         ),
     ],
 )
-def test_errors_say_what_is_wrong(make, error, sentence):
-    with pytest.raises(error, match=sentence):
+def test_errors_say_what_is_wrong(make, sentence):
+    with pytest.raises((TypeError, ValueError), match=sentence):
         make()
 
 
@@ -296,37 +267,6 @@ def test_the_usual_inner_loss_by_hand():
         s * q for s, q in zip(l2.coefficients(), squares, strict=True)
     )
     assert found.item() == pytest.approx(by_hand.item(), rel=1e-13)
-
-
-def test_a_scale_of_the_training_logits_divides_the_fitted_ones():
-    """At the minimum of the training loss the logits are 1/s times those of s = 1: temperature scaling with T = s."""
-    torch.manual_seed(0)
-    inputs, labels = torch.randn(40, 2, dtype=torch.float64), torch.randint(0, 3, (40,))
-    weights = []
-    for scale in (1.0, 2.0):
-        model = nn.Linear(2, 3).double()
-        with torch.no_grad():
-            model.weight.zero_(), model.bias.zero_()
-        outer = LogitScale(scale).double()
-        optimizer = torch.optim.LBFGS(model.parameters(), max_iter=500, tolerance_grad=1e-12, tolerance_change=0)
-        batch = Batch(inputs, labels)
-
-        def closure(model=model, outer=outer, optimizer=optimizer, batch=batch):
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(outer.outputs(model(batch.inputs), batch), batch.targets)
-            loss.backward()
-            return loss
-
-        optimizer.step(closure)
-        weights.append(model.weight.detach())
-    assert torch.allclose(weights[0], 2 * weights[1], atol=1e-6)
-
-
-def test_a_scale_stays_within_its_bounds():
-    outer = LogitScale(2.0, largest=4.0)
-    found = outer.project({"log_scale": torch.tensor([-9.0, 0.1, 9.0])})["log_scale"]
-    assert found.exp().tolist() == pytest.approx([0.25, math.exp(0.1), 4.0])
-    assert outer.quantities({})["scale"].item() == pytest.approx(2.0)
 
 
 def test_with_factors_of_one_it_is_the_penalty_per_layer() -> None:

@@ -19,11 +19,3 @@ def test_the_drawn_path_to_a_gradient_exists():
         owner, _, function = name.rpartition(".")
         assert f"def {function}(" in source, name
         assert not owner or f"class {owner}" in source, name
-
-
-def test_other_rooms_enter_tracing_by_its_door():
-    """Files outside the package import its names, not its modules."""
-    inside = SOURCE / "bilevel" / "tracing"
-    pattern = re.compile(r"calibrant\.bilevel\.tracing\.\w+ import")
-    files = [file for file in SOURCE.rglob("*.py") if not file.is_relative_to(inside)]
-    assert [str(file) for file in files if pattern.search(file.read_text())] == []

@@ -5,9 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from calibrant.bilevel import (
-    OuterVariable,
-)
+from calibrant.bilevel import OuterVariable
 
 TRAIN, VAL, CLASSES = 12, 9, 3
 

@@ -184,7 +184,7 @@ def test_a_value_in_another_format_is_refused_with_its_row():
     with pytest.warns(UserWarning, match="taken as numbers"):
         encoder = TableEncoder().fit({"x": [str(k / 2) for k in range(100)]})
     for value in ("0,5", "12 kg", "unknown"):
-        with pytest.raises(ValueError, match=rf"'x' is numeric, but '{value}' is not a number \(row 2\)\."):
+        with pytest.raises(ValueError, match=rf"'x' must hold numbers; got '{value}' in row 2\."):
             encoder.transform({"x": ["0.5", None, value, "other"]})
 
 

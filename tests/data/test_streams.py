@@ -68,16 +68,6 @@ def test_a_last_single_sample_joins_the_batch_before(batch_size, sizes):
     assert {len(dropped.batch(step).targets) for step in range(10)} == {batch_size}
 
 
-def test_drop_last_leaves_out_the_smaller_batch():
-    stream = TensorStream(*numbered(), batch_size=5, drop_last=True)
-    assert stream.steps_per_epoch == 4
-    seen = [stream.batch(t).index for t in range(40)]
-    assert {len(index) for index in seen} == {5}
-    for epoch in range(10):
-        assert len(torch.cat(seen[4 * epoch : 4 * epoch + 4]).unique()) == 20
-    assert len(torch.cat(seen).unique()) == SIZE  # others are left out in other epochs
-
-
 @pytest.mark.parametrize("batch_size", [None, SIZE, SIZE + 10])
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_full_batches_are_the_tensors_themselves(batch_size, drop_last):

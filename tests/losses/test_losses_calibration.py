@@ -93,17 +93,3 @@ def test_descent_on_the_error_finds_the_temperature(error):
         error(log_scale.exp() * logits, labels, accuracy="hard", **settings).backward()
         optimizer.step()
     assert 0.75 < log_scale.exp().item() < 1.3
-
-
-@pytest.mark.parametrize(
-    ("call", "sentence"),
-    [
-        (lambda *data: sece(*data, bandwidth=0.0), "bandwidth must be positive and finite; got 0.0"),
-        (lambda *data: dece(*data, bins=0), "bins must be a whole number of at least 1; got 0"),
-        (lambda *data: dece(*data, temperature=-1.0), "temperature must be positive and finite; got -1.0"),
-        (lambda *data: sece(*data, accuracy="both"), "accuracy must be 'soft' or 'hard'; got 'both'"),
-    ],
-)
-def test_errors_say_what_is_wrong(call, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        call(*draw())

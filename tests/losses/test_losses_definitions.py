@@ -288,22 +288,6 @@ def test_the_squared_form_is_the_gaps_mean_square():
     torch.testing.assert_close(sece(logits, label, accuracy="hard", order=2), first.square())
 
 
-@pytest.mark.parametrize(
-    ("call", "sentence"),
-    [
-        (lambda z, y: sece(z, y, order=3), "order must be 1 or 2"),
-        (lambda z, y: sece(z, y, rows=0), "rows must be a whole number of at least 1"),
-        (lambda z, y: mmce(z, y, width=0), "width must be positive"),
-        (lambda z, y: soft_binned_ece(z, y, temperature=0), "temperature must be positive"),
-        (lambda z, y: soft_binned_ece(z, y, order=3), "order must be 1 or 2"),
-        (lambda z, y: soft_binned_avuc(z, y, threshold=1.0), "threshold must lie strictly between"),
-    ],
-)
-def test_settings_are_checked(call, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        call(*draw())
-
-
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0, 3.0])
 def test_focal_slope_is_the_ratio_of_gradients(gamma):
     logits = torch.linspace(-30, 30, 61, dtype=torch.float64)[:, None] * torch.tensor([1.0, 0.0])

@@ -309,11 +309,14 @@ def test_focal_slope_where_cross_entropy_rounds_to_0(gap, gamma):
     ("name", "settings", "sentence"),
     [
         ("mmce", {"width": 0.0}, "width must be positive and finite; got 0.0"),
-        ("sb-ece", {"bins": 2.5}, "bins must be a whole number of at least 1; got 2.5"),
+        ("sb-ece", {"bins": 2.5}, "bins must be a positive whole number; got 2.5"),
         ("sb-ece", {"temperature": math.inf}, "temperature must be positive and finite; got inf"),
         ("avuc", {"threshold": -0.1}, "threshold must be at least 0 and finite; got -0.1"),
         ("sb-avuc", {"threshold": 1.0}, "threshold must lie strictly between 0 and 1; got 1.0"),
         ("mdca", {"gamma": -1.0}, "gamma must be at least 0 and finite; got -1.0"),
+        ("label-smoothing", {"epsilon": 2.0}, "epsilon must be between"),
+        ("mbls", {"margin": -1.0}, "margin must be at least 0"),
+        ("mmce", {"strength": math.inf}, "strength must be at least 0"),
     ],
 )
 def test_a_loss_checks_its_settings_when_it_is_made(name, settings, sentence):
@@ -331,8 +334,11 @@ def test_a_loss_checks_its_settings_when_it_is_made(name, settings, sentence):
         (lambda z, y: logit_margin(z, margin=-1.0), "margin must be at least 0 and finite; got -1.0"),
         (lambda z, y: confidence_bce(z, y, 0.0), "alpha must be positive and finite; got 0.0"),
         (lambda z, y: sece(z, y, bandwidth=math.inf), "bandwidth must be positive and finite; got inf"),
-        (lambda z, y: dece(z, y, bins=2.5), "bins must be a whole number of at least 1; got 2.5"),
-        (lambda z, y: sece(z, y, rows=2.5), "rows must be a whole number of at least 1; got 2.5"),
+        (lambda z, y: dece(z, y, bins=2.5), "bins must be a positive whole number; got 2.5"),
+        (lambda z, y: sece(z, y, order=3), "order must be 1 or 2"),
+        (lambda z, y: sece(z, y, accuracy="both"), "accuracy must be 'soft' or 'hard'; got 'both'"),
+        (lambda z, y: soft_binned_ece(z, y, order=3), "order must be 1 or 2"),
+        (lambda z, y: sece(z, y, rows=2.5), "rows must be a positive whole number; got 2.5"),
     ],
 )
 def test_functions_check_numbers(call, sentence):

@@ -9,7 +9,7 @@ from scipy.special import log_softmax
 
 from calibrant.methods.blend import SMALL, Judged, pruned
 from calibrant.methods.crossfit.crossfit import fit_last_step
-from calibrant.pool.pool import FLOOR, Objective, class_shares, even_share, fit_pool, least_lapse, pooled, probabilities
+from calibrant.pool.pool import FLOOR, Objective, Pool, class_shares, even_share, fit_pool, least_lapse, probabilities
 
 
 def members(n: int, count: int = 3, classes: int = 3, *, scale: float = 2.0, seed: int = 0) -> np.ndarray:
@@ -20,6 +20,10 @@ def members(n: int, count: int = 3, classes: int = 3, *, scale: float = 2.0, see
 def drawn(probs: np.ndarray, seed: int = 1) -> np.ndarray:
     """A label for each row of probabilities."""
     return (probs.cumsum(1) > np.random.default_rng(seed).random((len(probs), 1))).argmax(1)
+
+
+def pooled(log_probs: np.ndarray, *parts: object) -> np.ndarray:
+    return Pool(*parts).probs(log_probs)
 
 
 def loss(probs: np.ndarray, labels: np.ndarray) -> np.ndarray:

@@ -143,11 +143,18 @@ def test_what_a_study_returns_is_printed(calls):
     assert invoke("ablate", "bo4sc").stdout == "| a table |\n"
 
 
-def test_a_folder_that_cannot_be_written_to_is_one_sentence(tmp_path):
+def test_a_folder_that_cannot_be_written_stops_before_training(tmp_path, monkeypatch):
+    def never(*arguments, **options):
+        raise AssertionError("trained")
+
+    monkeypatch.setattr("studies.common.runs.fit_all", never)
+    monkeypatch.setattr("studies.bo4sc.search.fit_all", never)
     (tmp_path / "file").write_text("")
-    result = invoke("ablate", "bo4sc", "--out", tmp_path / "file" / "out", "--device", "cpu")
-    assert result.exit_code == 1
-    assert result.stderr.startswith("studies: --out must be a folder that can be written to; ")
+    (tmp_path / "results.json").write_text("{}")
+    for command in ("ablate bo4sc --device cpu", "sweep bo4sc", f"reproduce bo4sc --from {tmp_path / 'results.json'}"):
+        result = invoke(*command.split(), "--out", tmp_path / "file" / "out")
+        assert result.exit_code == 1
+        assert result.stderr.startswith("studies: --out must be a folder that can be written to; ")
 
 
 def test_help_names_all_commands_and_their_options():

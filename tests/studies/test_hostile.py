@@ -77,14 +77,6 @@ def test_targets_are_judged(change, missed):
     assert [k for k, verdict in enumerate(found) if verdict.holds is False] == missed
 
 
-def test_noise_within_the_interval_is_no_miss():
-    rows = records()
-    for r in rows:
-        if r["method"] == "trees":
-            r["nll"] = 0.49 + 0.2 * (r["seed"] % 2)  # better by less than its interval
-    assert verdicts(rows)[1].holds
-
-
 def test_a_failure_is_a_miss_and_slowness_as_well():
     rows = records()
     for r in rows:

@@ -16,7 +16,7 @@ from studies.common.store import Store
 from studies.common.synthetic import parts_of, prepare_run
 from studies.report import read_results
 from studies.sets import SETS
-from tests.studies.cases import TINY, tiny_reproduce
+from tests.studies.cases import tiny_reproduce
 
 
 def job(seed, fails=False):
@@ -89,26 +89,6 @@ def test_parallel_processes_give_the_same_records_as_one(tmp_path):
     assert [(r["method"], r["seed"]) for r in one] == [(r["method"], r["seed"]) for r in other]
     assert len(one) == 2 * (len(methods) + 1)  # and the control of bo4sc
     assert [r["nll"] for r in other] == pytest.approx([r["nll"] for r in one], rel=1e-2)
-
-
-@pytest.mark.slow
-def test_ray_workers_give_the_same_records_as_one_process(tmp_path):
-    ray = pytest.importorskip("ray")
-    from ray.util.joblib import register_ray
-
-    small = {"sets": ("bac",), "seeds": 2}
-    tiny_reproduce(tmp_path / "serial", **small)
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-    try:
-        register_ray()
-        with joblib.parallel_config(backend="ray", n_jobs=2):
-            tiny_reproduce(tmp_path / "ray", **small)
-    finally:
-        ray.shutdown()
-    one, other = (read_results(tmp_path / name / "results.json").records for name in ("serial", "ray"))
-    assert [(r["method"], r["seed"]) for r in other] == [(r["method"], r["seed"]) for r in one]
-    assert [r["nll"] for r in other] == pytest.approx([r["nll"] for r in one], rel=1e-2)
-    assert len(Store(tmp_path / "ray").path.read_text().splitlines()) == 1 + 2 * (len(TINY) + 1)
 
 
 def trainings(sets, methods):

@@ -9,7 +9,7 @@ from studies.common.jobs import run_jobs
 from studies.common.keys import make_key
 from studies.common.progress import StudyProgress
 from studies.common.store import Store
-from tests.studies import tiny
+from tests.studies.cases import tiny_reproduce
 from tests.studies.test_jobs import JOBS
 
 
@@ -59,7 +59,7 @@ def test_it_is_a_line_now_and_then(clock, capsys):
 
 def test_the_first_study_reports_its_progress(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(progress, "BETWEEN_LINES", 0.0)
-    tiny.reproduce(tmp_path)
+    tiny_reproduce(tmp_path / "out", sets=("bac",))
     err = capsys.readouterr().err
     assert err.startswith("0 of 12 runs finished\n")
     for part in (" of 12 runs finished, about ", "; now standard and others", " left; now self-calibrated\n"):

@@ -10,7 +10,7 @@ from studies.tables import peers as table_peers
 from studies.tables import study as tables
 from studies.tables.data import prepare
 from studies.tables.page import make_report
-from studies.tables.peers import Remembers, run_peers
+from studies.tables.peers import run_peers
 from tests.studies.cases import UNSUITABLE, write_table
 
 SKLEARN = [name for name in table_peers.PEERS if table_peers.base_of(name)[0].package == "sklearn"]
@@ -68,7 +68,7 @@ def test_cross_fitting_says_if_a_class_is_too_small(tmp_path, short):
 
 
 @pytest.mark.parametrize("prefix", ["sklearn", "hgb"])
-def test_peers_equal_scikit_learn_and_models_are_trained_once(folder, monkeypatch, prefix):
+def test_peers_equal_scikit_learn(folder, monkeypatch, prefix):
     from sklearn.calibration import CalibratedClassifierCV
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.model_selection import StratifiedKFold
@@ -78,7 +78,6 @@ def test_peers_equal_scikit_learn_and_models_are_trained_once(folder, monkeypatc
     monkeypatch.setitem(table_peers.BOOSTING, "max_iter", 20)
     names = [name for name in table_peers.PEERS if name.split("-")[0] == prefix]
     records = run_peers("one", folder / "one.csv", 3, names)
-    assert len(Remembers.trained) == 1 + table_peers.FOLDS
     assert [r["method"] for r in records] == names
     split = prepare("one", folder / "one.csv", 3)
     bases = {
@@ -211,19 +210,6 @@ def test_rivals_use_no_more_threads_than_ours(name, given, monkeypatch):
     pytest.importorskip(base.package)
     monkeypatch.setattr("torch.get_num_threads", lambda: 3)
     assert base.build(0).get_params()[given] == 3
-
-
-@pytest.mark.slow
-def test_processes_side_by_side_measure_what_one_does(folder, tmp_path, monkeypatch):
-    found = []
-    for jobs in (1, 2):
-        out = tmp_path / str(jobs)
-        tables.STUDY.run(
-            data=folder, seeds=1, methods=["sklearn-mlp", "sklearn-sigmoid"], out=out, device="cpu", jobs=jobs
-        )
-        found.append([r | {"seconds": None} for r in read_results(out / "results.json").records])
-    assert len(found[0]) == 4
-    assert found[0] == found[1]
 
 
 def test_unknown_methods_are_refused(folder, tmp_path, short):

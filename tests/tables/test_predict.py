@@ -244,16 +244,13 @@ def test_standard_output_is_utf8_in_every_locale(trained, new):
 
 
 TEXTS = {
-    "plain": "a,b\n1,x\n2,y\n3,z\n",
     "quotes and breaks": 'a,b\n1,"x, ""y""\nz"\n2,"two\nlines"\n3,plain\n',
     "windows": "a,b\r\n1,x\r\n2,y\r\n3,z\r\n",
     "old mac": "a,b\r1,x\r2,y\r3,z\r",
     "mark of the encoding": "\ufeffa,b\n1,x\n2,y\n3,z\n",
     "semicolons and decimal commas": "a;b\n1,5;x\n2,25;y\n3,125;z\n",
-    "blank lines": "\na,b\n\n1,x\n\n2,y\n3,z\n\n\n",
     "inches": 'a,b\n1,5" pipe\n2,y\n3,z\n',
     "no last break": "a,b\n1,x\n2,y\n3,z",
-    "last commas": "a,b,\n1,x,\n2,y,\n3,z,\n",
 }
 
 

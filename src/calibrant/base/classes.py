@@ -17,6 +17,8 @@ def loss_inputs(logits: Tensor, targets: Tensor, *, soft: bool = False) -> tuple
     With ``soft``, targets may also be class probabilities, with the shape of the logits. Shapes and types are checked.
     Values are not, because that would stop a GPU and is impossible while a step is recorded.
     """
+    if not logits.is_floating_point():
+        raise ValueError(f"logits must be floating-point numbers; got {logits.dtype}.")
     logits = full_precision(logits)
     if soft and targets.shape == logits.shape and targets.is_floating_point():
         return logits, targets
@@ -27,15 +29,6 @@ def loss_inputs(logits: Tensor, targets: Tensor, *, soft: bool = False) -> tuple
             f"shape {tuple(targets.shape)} for logits of shape {tuple(logits.shape)}."
         )
     return logits, targets.long()
-
-
-def batch_inputs(logits: Tensor, targets: Tensor, *, soft: bool = False) -> tuple[Tensor, Tensor]:
-    """As :func:`loss_inputs`, for a loss of a whole batch, which needs at least one sample."""
-    if logits.dim() < 2 or not logits.shape[0]:
-        raise ValueError(
-            f"logits must have shape (samples, classes) with at least one sample; got {tuple(logits.shape)}."
-        )
-    return loss_inputs(logits, targets, soft=soft)
 
 
 def one_hot(labels: Tensor, n_classes: int, dtype: torch.dtype) -> Tensor:

@@ -11,11 +11,20 @@ torch.Size([60])
 """
 
 from calibrant.bilevel.callbacks import Callback, Checkpoint, EarlyStopping, History, MovingAverage, ProgressBar, pooled
-from calibrant.bilevel.gradients.hypergradients import Forward, Hypergradient, Plain, Truncated, Unrolled
+from calibrant.bilevel.gradients.hypergradients import (
+    Direct,
+    Feedback,
+    Forward,
+    Hypergradient,
+    OneStep,
+    Plain,
+    Truncated,
+    Unrolled,
+)
 from calibrant.bilevel.gradients.implicit import CG, Implicit, Neumann, Nystrom
-from calibrant.bilevel.gradients.one_step import Direct, Feedback, OneStep
-from calibrant.bilevel.optimizers import SGD, Adam, AdamW, GroupedOptimizer, Optimizer
+from calibrant.bilevel.optimizers.base import GroupedOptimizer, Optimizer
 from calibrant.bilevel.optimizers.schedules import cosine, exponential, multistep, one_cycle
+from calibrant.bilevel.optimizers.sgd_and_adam import SGD, Adam, AdamW
 from calibrant.bilevel.problem.bilevel import Bilevel
 from calibrant.bilevel.problem.objectives import OUTER_LOSSES, averaged, composed, confidence_gap_loss
 from calibrant.bilevel.problem.population import Population
@@ -23,24 +32,12 @@ from calibrant.bilevel.running.finite import NonFiniteError
 from calibrant.bilevel.running.run import Run
 from calibrant.bilevel.running.solution import Solution
 from calibrant.bilevel.running.solver import solve
-from calibrant.bilevel.variables import (
-    L2,
-    ColumnL2,
-    ConstantGamma,
-    FocalWithGamma,
-    GammaNet,
-    InitialPoint,
-    LabelNoise,
-    LabelSmoothing,
-    LogitMap,
-    LogitScale,
-    OuterVariable,
-    OuterVariables,
-    SampleWeights,
-    SmoothedWeights,
-    add_prior,
-    neighbourhood,
-)
+from calibrant.bilevel.variables.base import OuterVariable, OuterVariables, add_prior
+from calibrant.bilevel.variables.gamma import ConstantGamma, FocalWithGamma, GammaNet
+from calibrant.bilevel.variables.labels import LabelNoise, LabelSmoothing
+from calibrant.bilevel.variables.logits import LogitMap
+from calibrant.bilevel.variables.network_weights import L2, ColumnL2, InitialPoint
+from calibrant.bilevel.variables.sample_weights import SampleWeights, SmoothedWeights, neighbourhood
 
 __all__ = [
     "CG",
@@ -68,7 +65,6 @@ __all__ = [
     "LabelNoise",
     "LabelSmoothing",
     "LogitMap",
-    "LogitScale",
     "MovingAverage",
     "Neumann",
     "NonFiniteError",

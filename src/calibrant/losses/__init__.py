@@ -7,9 +7,19 @@ targets of shape (n, C). Classification losses and penalties return one value fo
 """
 
 from calibrant.losses.calibration import dece, sece, soft_accuracy
-from calibrant.losses.classification import brier, cross_entropy, focal, nll, smoothed_cross_entropy
-from calibrant.losses.confidence import confidence_bce, smooth_max
-from calibrant.losses.focal_family import dual_focal, flsd, focal_gamma, focal_slope
+from calibrant.losses.classification import (
+    brier,
+    confidence_bce,
+    cross_entropy,
+    dual_focal,
+    flsd,
+    focal,
+    focal_gamma,
+    focal_slope,
+    nll,
+    smooth_max,
+    smoothed_cross_entropy,
+)
 from calibrant.losses.regularisers import (
     binary_discrimination,
     binary_exclusion,
@@ -18,8 +28,7 @@ from calibrant.losses.regularisers import (
     negative_entropy,
 )
 from calibrant.losses.table import LOSSES, Loss
-from calibrant.losses.trainable import mdca, mmce, soft_binned_ece
-from calibrant.losses.uncertainty import avuc, soft_binned_avuc
+from calibrant.losses.trainable import avuc, mdca, mmce, soft_binned_avuc, soft_binned_ece
 
 __all__ = [
     "LOSSES",

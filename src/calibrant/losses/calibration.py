@@ -13,16 +13,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from calibrant.base.settings import check_choice
-from calibrant.losses.inputs import (
-    batch_inputs,
-    correctness,
-    known_labels,
-    positive_number,
-    sample_inputs,
-    sample_weights,
-    whole_number,
-)
+from calibrant.base.classes import loss_inputs
+from calibrant.base.settings import check_choice, check_whole
+from calibrant.losses.inputs import batch_inputs, correctness, known_labels, positive_number, sample_weights
 from calibrant.losses.kernel_means import kernel_means
 
 Accuracy = Literal["soft", "hard"]
@@ -59,7 +52,7 @@ def sece(
     `rows` rows, for the value and its gradient. Forward-mode differentiation needs `rows` of at least the number of
     samples. The metric of the same name is :func:`calibrant.metrics.sece`.
     """
-    bandwidth, rows = positive_number("bandwidth", bandwidth), whole_number("rows", rows)
+    bandwidth, rows = positive_number("bandwidth", bandwidth), check_whole("rows", rows)
     check_choice("order", order, (1, 2))
     confidence, right = _confidence_and_accuracy(logits, labels, accuracy)
     weights = None if sample_weight is None else sample_weights(sample_weight, confidence)
@@ -85,7 +78,7 @@ def dece(
     1e-6 to every s_im before it divides, which changes the value by at most about M·1e-6. As τ → 0 a bin becomes
     [(m − 1)/M, m/M]. z, π, `accuracy` and `sample_weight` are as in :func:`sece`.
     """
-    bins, temperature = whole_number("bins", bins), positive_number("temperature", temperature)
+    bins, temperature = check_whole("bins", bins), positive_number("temperature", temperature)
     confidence, right = _confidence_and_accuracy(logits, labels, accuracy)
     weights = None if sample_weight is None else sample_weights(sample_weight, confidence)
     slopes = torch.arange(1, bins + 1, dtype=confidence.dtype, device=confidence.device)
@@ -100,7 +93,7 @@ def soft_accuracy(probs: Tensor, labels: Tensor, steepness: float = 100.0) -> Te
     ``relu(2 − rank)`` with ``rank = ½ + Σ_j σ(100·(p_j − p_y))``, where j runs over all classes including y. It is 1 if
     the label has the largest probability by a margin, and ½ in a tie of two.
     """
-    probs, labels = sample_inputs(probs, labels)
+    probs, labels = loss_inputs(probs, labels)
     with known_labels(probs.shape[-1]):
         label_probs = probs.gather(-1, labels.unsqueeze(-1))
     rank = 0.5 + torch.sigmoid(steepness * (probs - label_probs)).sum(-1)

@@ -14,23 +14,17 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from calibrant.base.classes import batch_inputs as filled_batch_inputs
 from calibrant.base.classes import loss_inputs
 
 
-def sample_inputs(logits: Tensor, targets: Tensor, *, soft: bool = False) -> tuple[Tensor, Tensor]:
-    """The inputs of a loss per sample: logits in single or double precision, and class indices or soft targets."""
-    return loss_inputs(_numbers(logits), targets, soft=soft)
-
-
 def batch_inputs(logits: Tensor, targets: Tensor, *, soft: bool = False) -> tuple[Tensor, Tensor]:
-    """As :func:`sample_inputs`, for a loss of a whole batch, which needs at least one sample."""
-    if logits.dim() > 2:
+    """As :func:`calibrant.base.classes.loss_inputs`, for a loss of a whole batch, which needs at least one sample."""
+    if logits.dim() != 2 or not logits.shape[0]:
         raise ValueError(
-            f"logits must have shape (samples, classes) for a loss of a whole batch; got {tuple(logits.shape)}. "
-            "Flatten further axes with logits.flatten(0, -2) and labels.flatten()."
+            "logits must have shape (samples, classes) with at least one sample for a loss of a whole batch; got "
+            f"{tuple(logits.shape)}. Flatten further axes with logits.flatten(0, -2) and labels.flatten()."
         )
-    return filled_batch_inputs(_numbers(logits), targets, soft=soft)
+    return loss_inputs(logits, targets, soft=soft)
 
 
 def indicators(labels: Tensor, like: Tensor) -> Tensor:
@@ -110,16 +104,3 @@ def sample_weights(weights: Tensor, like: Tensor) -> Tensor:
             f"sample_weight must be a tensor with one weight per sample, of shape {tuple(like.shape)}; got {shown}."
         )
     return torch.where(weights >= 0, weights.to(like.dtype), torch.nan)
-
-
-def whole_number(name: str, value: int) -> int:
-    """A setting that counts something: 1 or more."""
-    if value < 1 or value != int(value):
-        raise ValueError(f"{name} must be a whole number of at least 1; got {value}.")
-    return int(value)
-
-
-def _numbers(logits: Tensor) -> Tensor:
-    if not logits.is_floating_point():
-        raise ValueError(f"logits must be floating-point numbers; got {logits.dtype}.")
-    return logits

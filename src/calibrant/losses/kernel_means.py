@@ -11,7 +11,6 @@ from torch import Tensor
 
 # The most pairs of one block, whatever the number of rows: they fit into a processor's cache, or keep a GPU busy.
 _PAIRS, _PAIRS_ON_GPU = 1 << 18, 1 << 24
-_LOG2_E = math.log2(math.e)
 
 
 def kernel_means(
@@ -89,7 +88,7 @@ class _PairBlock(NamedTuple):
 def _block(points: Tensor, rows: slice, width: Tensor, weights: Tensor | None) -> _PairBlock:
     distance = points[rows].unsqueeze(1) - points
     # Eq. (6), as a power of two: on a processor, exp is ten times slower where its values are almost 0.
-    kernel = torch.exp2(distance.square() * (-0.5 * _LOG2_E / width.square()))
+    kernel = torch.exp2(distance.square() * (-0.5 * math.log2(math.e) / width.square()))
     weighted = kernel if weights is None else kernel * weights
     total = weighted.sum(1)  # at least w_i, by the self term
     return _PairBlock(distance, kernel, weighted, total if weights is None else torch.where(total > 0, total, 1))

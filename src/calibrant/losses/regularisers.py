@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from calibrant.base.classes import full_precision
-from calibrant.losses.inputs import indicators, known_labels, positive_number, sample_inputs
+from calibrant.base.classes import full_precision, loss_inputs
+from calibrant.losses.inputs import indicators, known_labels, positive_number
 
 
 def negative_entropy(logits: Tensor, targets: Tensor | None = None) -> Tensor:
@@ -36,7 +36,7 @@ def logit_margin(logits: Tensor, targets: Tensor | None = None, *, margin: float
 
 def binary_discrimination(logits: Tensor, labels: Tensor) -> Tensor:
     """``−1/(C − 1) Σ_{j≠y} log σ(l_y − l_j)``: BDC of Cheng & Vasconcelos (2022): the label against each class."""
-    logits, labels = sample_inputs(logits, labels)
+    logits, labels = loss_inputs(logits, labels)
     with known_labels(logits.shape[-1]):
         differences = logits.gather(-1, labels.unsqueeze(-1)) - logits
     others = 1 - indicators(labels, logits)
@@ -52,7 +52,7 @@ def binary_exclusion(logits: Tensor, labels: Tensor) -> Tensor:
     It is 0 for two classes, which have no such pair. Memory is O(n·C²). Public code also sums the terms i = j, which
     adds the constant ``log 2 / (2(C − 2))`` and no gradient.
     """
-    logits, labels = sample_inputs(logits, labels)
+    logits, labels = loss_inputs(logits, labels)
     classes = logits.shape[-1]
     others = 1 - indicators(labels, logits)
     pairs = others.unsqueeze(-1) * others.unsqueeze(-2)

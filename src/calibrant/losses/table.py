@@ -13,12 +13,11 @@ from typing import Any
 
 from torch import Tensor
 
-from calibrant.losses.classification import brier, cross_entropy, focal, smoothed_cross_entropy
-from calibrant.losses.focal_family import dual_focal, flsd
-from calibrant.losses.inputs import number_below_one, positive_number, whole_number
+from calibrant.base.settings import check_whole
+from calibrant.losses.classification import brier, cross_entropy, dual_focal, flsd, focal, smoothed_cross_entropy
+from calibrant.losses.inputs import number_below_one, positive_number
 from calibrant.losses.regularisers import binary_discrimination, binary_exclusion, logit_margin, negative_entropy
-from calibrant.losses.trainable import mdca, mmce, soft_binned_ece
-from calibrant.losses.uncertainty import avuc, soft_binned_avuc
+from calibrant.losses.trainable import avuc, mdca, mmce, soft_binned_avuc, soft_binned_ece
 
 Function = Callable[..., Tensor]
 
@@ -48,16 +47,6 @@ def loss(function: Function, **settings: Any) -> Loss:
     return Loss(function, tuple(settings.items()))
 
 
-def cross_entropy_loss() -> Loss:
-    """Cross-entropy, also for soft targets (mixup)."""
-    return loss(cross_entropy)
-
-
-def brier_loss() -> Loss:
-    """The Brier score."""
-    return loss(brier)
-
-
 def label_smoothing_loss(*, epsilon: float = 0.05) -> Loss:
     """Cross-entropy with smoothed targets (Szegedy et al. 2016); the second paper uses ε = 0.05 and 0.1."""
     if not 0 <= epsilon <= 1:
@@ -70,11 +59,6 @@ def focal_loss(*, gamma: float = 1.0) -> Loss:
     return loss(focal, gamma=float(positive_number("gamma", gamma, zero=True)))
 
 
-def flsd_loss() -> Loss:
-    """FLSD-53 (Mukhoti et al. 2020)."""
-    return loss(flsd)
-
-
 def dual_focal_loss(*, gamma: float = 5.0) -> Loss:
     """Dual focal loss (Tao et al. 2023)."""
     return loss(dual_focal, gamma=float(positive_number("gamma", gamma, zero=True)))
@@ -82,24 +66,24 @@ def dual_focal_loss(*, gamma: float = 5.0) -> Loss:
 
 def confidence_penalty_loss(*, strength: float = 0.1) -> Loss:
     """``CE − strength·H(p)`` (Pereyra et al. 2017)."""
-    return cross_entropy_loss().plus(strength, negative_entropy)
+    return loss(cross_entropy).plus(strength, negative_entropy)
 
 
 def margin_loss(*, margin: float = 10.0, strength: float = 0.1) -> Loss:
     """Margin-based label smoothing (Liu et al. 2022); margin 0 is their form without a margin."""
     margin = float(positive_number("margin", margin, zero=True))
-    return cross_entropy_loss().plus(strength, logit_margin, margin=margin)
+    return loss(cross_entropy).plus(strength, logit_margin, margin=margin)
 
 
 def pairwise_loss(*, discrimination: float = 1.0, exclusion: float = 1.0) -> Loss:
     """CPC (Cheng & Vasconcelos 2022): cross-entropy with BDC and BEC, each with its weight."""
-    return cross_entropy_loss().plus(discrimination, binary_discrimination).plus(exclusion, binary_exclusion)
+    return loss(cross_entropy).plus(discrimination, binary_discrimination).plus(exclusion, binary_exclusion)
 
 
 def mmce_loss(*, strength: float = 1.0, width: float = 0.4, weighted: bool = False) -> Loss:
     """``CE + strength·MMCE`` (Kumar et al. 2018), plain or weighted."""
     width = float(positive_number("width", width))
-    return cross_entropy_loss().plus(strength, mmce, width=width, weighted=bool(weighted))
+    return loss(cross_entropy).plus(strength, mmce, width=width, weighted=bool(weighted))
 
 
 def mdca_loss(*, strength: float = 1.0, gamma: float = 0.0) -> Loss:
@@ -111,7 +95,7 @@ def soft_binned_ece_loss(
     *, strength: float = 1.0, gamma: float = 0.0, bins: int = 15, temperature: float = 0.01
 ) -> Loss:
     """``focal + strength·SB-ECE`` (Karandikar et al. 2021, who choose the strength by search)."""
-    bins, temperature = whole_number("bins", bins), float(positive_number("temperature", temperature))
+    bins, temperature = check_whole("bins", bins), float(positive_number("temperature", temperature))
     return _base(gamma).plus(strength, soft_binned_ece, bins=bins, temperature=temperature)
 
 
@@ -121,7 +105,7 @@ def avuc_loss(*, strength: float = 3.0, threshold: float | None = None) -> Loss:
     In the first epochs most predictions are wrong, and this loss would make them uncertain instead of right.
     """
     limit = None if threshold is None else float(positive_number("threshold", threshold, zero=True))
-    return cross_entropy_loss().plus(strength, avuc, threshold=limit)
+    return loss(cross_entropy).plus(strength, avuc, threshold=limit)
 
 
 def soft_binned_avuc_loss(
@@ -134,11 +118,11 @@ def soft_binned_avuc_loss(
 
 
 LOSSES: dict[str, Callable[..., Loss]] = {
-    "cross-entropy": cross_entropy_loss,
-    "brier": brier_loss,
+    "cross-entropy": lambda: loss(cross_entropy),  # also for soft targets (mixup)
+    "brier": lambda: loss(brier),
     "label-smoothing": label_smoothing_loss,
     "focal": focal_loss,
-    "flsd": flsd_loss,
+    "flsd": lambda: loss(flsd),  # FLSD-53
     "dual-focal": dual_focal_loss,
     "confidence-penalty": confidence_penalty_loss,
     "mbls": margin_loss,
@@ -152,4 +136,4 @@ LOSSES: dict[str, Callable[..., Loss]] = {
 
 
 def _base(gamma: float) -> Loss:
-    return focal_loss(gamma=gamma) if gamma else cross_entropy_loss()
+    return focal_loss(gamma=gamma) if gamma else loss(cross_entropy)

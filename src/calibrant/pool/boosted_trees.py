@@ -58,8 +58,6 @@ class StoredBoosted:
         """The trees of the first iterations of a fitted model. ``column`` is the class of each tree of an iteration."""
         trees = [tree.nodes for iteration in model._predictors[:iterations] for tree in iteration]
         nodes = np.concatenate([np.empty(0, dtype=PREDICTOR_RECORD_DTYPE), *trees])
-        if nodes["is_categorical"].any():
-            raise ValueError("All splits of a forest must be numeric; got trees with categorical splits.")
         kinds = {"feature": np.int32, "left": np.int16, "right": np.int16}
         arrays = {name: nodes[field].astype(kinds.get(name, nodes[field].dtype)) for name, field in _FIELDS.items()}
         column = np.resize(np.asarray(column), len(trees))

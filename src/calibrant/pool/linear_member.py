@@ -101,7 +101,7 @@ class Linear:
 
 
 @dataclass(frozen=True)
-class Margins:
+class Margins(Linear):
     """Linear support vector machines, one for each class against the others; their scores are not logits yet.
 
     Parameters
@@ -110,7 +110,6 @@ class Margins:
         rises, with each loss at the best factor for the scores
     """
 
-    model: ClassVar[type[Line]] = Line
     inverse_penalties: tuple[float, ...] = (1e-3, 1e-2, 1e-1)
 
     def path(self, train: Rows, held: Rows, seed: int) -> ModelPath:
@@ -123,10 +122,6 @@ class Margins:
             return logit_scale(held._replace(inputs=scores)) * scores
 
         return _penalty_path(model, self.inverse_penalties, train, train.sample_weight, held, calibrated)
-
-    def mean(self, models: Sequence[Line]) -> Line:
-        """The linear model with the mean coefficients."""
-        return Linear().mean(models)
 
 
 def cross_fit_sparse(rows: Rows, folds: Folds, seed: int, judged: Callable[[np.ndarray], Rows]) -> CrossFittedMember:

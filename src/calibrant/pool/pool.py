@@ -48,14 +48,9 @@ class Pool(NamedTuple):
         return 1 / total if total > 0 else float("inf")
 
     def probs(self, log_probs: np.ndarray) -> np.ndarray:
-        """Probabilities, (n, C), from the members' log-probabilities, (M, n, C)."""
-        return pooled(log_probs, self.weights, self.bias, self.lapse)
-
-
-def pooled(log_probs: np.ndarray, weights: np.ndarray, bias: np.ndarray, lapse: float) -> np.ndarray:
-    """``(1 − λ)·softmax(Σ_m w_m·ℓ_m + bias) + λ/C`` of log-probabilities, (M, n, C)."""
-    scores = np.tensordot(weights, bounded(log_probs), axes=1) + bias
-    return (1 - lapse) * np.exp(log_softmax(scores, axis=1)) + lapse / len(bias)
+        """``(1 − λ)·softmax(Σ_m w_m·ℓ_m + bias) + λ/C``, (n, C), from the members' log-probabilities, (M, n, C)."""
+        scores = np.tensordot(self.weights, bounded(log_probs), axes=1) + self.bias
+        return (1 - self.lapse) * np.exp(log_softmax(scores, axis=1)) + self.lapse / len(self.bias)
 
 
 def probabilities(scores: np.ndarray) -> np.ndarray:
@@ -174,9 +169,12 @@ def fit_pool(
     lowest = logit(least_lapse(size, classes))
     bounds = [(0.0, 20.0)] * members + [(lowest, 3.0)] + [(-5.0, 5.0)] * classes
     options = {"maxiter": 500, "ftol": 1e-13, "gtol": 1e-7}
+    lapsing = objective.centre.copy()
+    lapsing[:members] *= 2
+    lapsing[members] = _OFTEN
     both = [
         minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
-        for start in (objective.centre, objective.lapsing)
+        for start in (objective.centre, lapsing)
     ]
     optimum = min(both, key=lambda one: float(one.fun)).x
     lapse, trust = float(expit(optimum[members])), objective.trust(optimum) if doubt else 1.0
@@ -201,12 +199,6 @@ class Objective:
         each, bias, lapse = spreads
         scales = np.full(members, each / np.sqrt(members)), np.full(1, lapse), np.full(classes, bias)
         self.scale = np.concatenate(scales)
-
-    @property
-    def lapsing(self) -> np.ndarray:
-        """The starting point with large weights and a high lapse rate."""
-        members = len(self.evidence)
-        return np.concatenate([2 * self.centre[:members], np.full(1, _OFTEN), self.centre[members + 1 :]])
 
     def penalty(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The prior's penalties for the weights and for the other values, and the gradient of their sum."""

@@ -60,7 +60,7 @@ def judge(order: Order, model: TableModel, parts: TableParts, described: TableDe
         seed=order.seed,
     )
     assert model.rule is not None
-    predictions, suspect_rows = model.predictions(probs), suspects(model, train)
+    predictions, suspect_rows = model.predictions(probs), suspects(model, train, values=order.rows)
     accepted, correct = ~predictions["withheld"], predictions["predicted"] == test.label_names
     metrics = {
         "config": order.config,
@@ -103,8 +103,11 @@ def model_facts(classifier: Any) -> dict[str, Any]:
     return facts
 
 
-def suspects(model: TableModel, train: Labelled) -> Any:
-    """Return training rows whose label is less likely than another class, most suspect first, as a data frame."""
+def suspects(model: TableModel, train: Labelled, *, values: bool) -> Any:
+    """Return training rows whose label is less likely than another class, most suspect first, as a data frame.
+
+    With ``values``, it holds the values of these rows too.
+    """
     rows, suspicions = model.classifier.suspects(return_scores=True)
     out_of_fold = getattr(model.classifier, "oof_proba_", None)
     if out_of_fold is not None and np.isfinite(out_of_fold[rows]).all():
@@ -115,7 +118,9 @@ def suspects(model: TableModel, train: Labelled) -> Any:
     labels, likely = train.label_names[rows], classes[probs.argmax(axis=1)]
     of_label = (probs * (labels[:, None] == classes)).sum(axis=1)
     entries = {"row": train.numbers[rows], "label": labels, "likely": likely, "suspicion": suspicions}
-    frame = need_pandas().DataFrame(entries | {"probability_of_label": of_label})
+    entries["probability_of_label"] = of_label
+    copied = {f"{name} (table)" if name in entries else name: column[rows] for name, column in train.columns.items()}
+    frame = need_pandas().DataFrame(entries | copied if values else entries)
     return frame[labels != likely].reset_index(drop=True)
 
 
@@ -125,20 +130,13 @@ def publish(order: Order, result: TrainingResult, parts: TableParts, described: 
     with table_writer(work / PREDICTIONS) as write:
         write({"row": test.numbers, "label": test.label_names} | model.predictions(result.probs))
     with table_writer(work / SUSPECTS) as write:
-        write(_with_values(result.suspects, parts.train) if order.rows else dict(result.suspects))
+        write(dict(result.suspects))
     title = f"{order.target} in {parts.train.file}"
     result.evaluation.to_html(work / REPORT, title=title, card=card(order, result, parts, described), rule=model.rule)
     write_text_whole(work / METRICS, json.dumps(metrics, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
     (order.out / METRICS).unlink(missing_ok=True)
     for name in (MODEL, PREDICTIONS, SUSPECTS, REPORT, METRICS):
         (work / name).replace(order.out / name)
-
-
-def _with_values(suspect_rows: Any, train: Labelled) -> dict[str, Any]:
-    """The columns of suspects.csv, with the values of their rows."""
-    rows = np.searchsorted(train.numbers, suspect_rows["row"])  # the numbers increase
-    values = {name: column[rows] for name, column in train.columns.items()}
-    return {**suspect_rows, **{f"{name} (table)" if name in suspect_rows else name: v for name, v in values.items()}}
 
 
 def card(order: Order, result: TrainingResult, parts: TableParts, described: TableDescription) -> dict[str, str]:

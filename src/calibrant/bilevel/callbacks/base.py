@@ -62,12 +62,7 @@ class History(Callback):
         if phi_every is not None and phi_every < 1:
             raise ValueError(f"phi_every must be at least 1, or None; got {phi_every}.")
         self.phi_every = phi_every
-        self.rows: dict[str, list[Tensor]] = {
-            "inner_loss": [],
-            "outer_loss": [],
-            "gradient_norm": [],
-            "phi": [],
-        }
+        self.rows: dict[str, list[Tensor]] = {"inner_loss": [], "outer_loss": [], "gradient_norm": [], "phi": []}
 
     def on_start(self, run: Run) -> None:
         if run.step == 0:
@@ -101,47 +96,34 @@ class History(Callback):
 
 
 class ProgressBar(Callback):
-    """A progress bar on standard error, by rich if it is installed and as plain text otherwise.
+    """A line on standard error that shows the steps and the losses.
 
     It shows nothing if standard error is not a terminal, unless ``force`` is True.
     """
 
     def __init__(self, description: str = "training", *, force: bool = False) -> None:
         self.description, self.force = description, force
-        self._bar: Any = None
         self._begin = self._shown = 0.0
+        self._first = 0
+
+    @property
+    def _visible(self) -> bool:
+        return self.force or sys.stderr.isatty()
 
     def on_start(self, run: Run) -> None:
-        self._begin, self._shown = time.perf_counter(), 0.0
-        if not (self.force or sys.stderr.isatty()):
-            return
-        try:
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-        except ImportError:
-            self._bar = None
-            return
-        columns = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
-        self._bar = Progress(*columns, console=Console(stderr=True))
-        self._task = self._bar.add_task(self.description, total=run.outer_steps, completed=run.step)
-        self._bar.start()
+        self._begin, self._shown, self._first = time.perf_counter(), 0.0, run.step
 
     def on_step(self, run: Run) -> None:
         now = time.perf_counter()
-        if not (self.force or sys.stderr.isatty()) or (now - self._shown < 0.1 and run.step < run.outer_steps):
+        if not self._visible or (now - self._shown < 0.1 and run.step < run.outer_steps):
             return  # reading a loss would wait for the device
         self._shown = now
-        text = self.description + self._losses(run)
-        if self._bar is not None:
-            self._bar.update(self._task, completed=run.step, description=text)
-        elif self.force or sys.stderr.isatty():
-            print(f"\r{text} {run.step}/{run.outer_steps}", end="", file=sys.stderr, flush=True)
+        left = (now - self._begin) * (run.outer_steps - run.step) / max(1, run.step - self._first)
+        text = f"{self.description} {run.step}/{run.outer_steps}, about {left:.0f} s left,{self._losses(run)}"
+        print(f"\r{text:<100}", end="", file=sys.stderr, flush=True)
 
     def on_end(self, run: Run) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
-        elif self.force or sys.stderr.isatty():
+        if self._visible:
             print(file=sys.stderr)
 
     def _losses(self, run: Run) -> str:

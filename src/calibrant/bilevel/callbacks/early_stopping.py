@@ -51,12 +51,7 @@ class EarlyStopping(Callback):
         if every < 1:
             raise ValueError(f"every must be at least 1; got {every}.")
         self.criterion = criterion or self._outer_loss
-        self.patience, self.min_delta, self.restore_best, self.every = (
-            patience,
-            min_delta,
-            restore_best,
-            every,
-        )
+        self.patience, self.min_delta, self.restore_best, self.every = (patience, min_delta, restore_best, every)
         self.best: Tensor | None = None
         self.best_step: Tensor | None = None
         self._best_state: State | None = None

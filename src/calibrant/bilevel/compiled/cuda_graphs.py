@@ -31,8 +31,8 @@ from torch.utils import _pytree as pytree
 from calibrant.base.warning import warn
 from calibrant.bilevel.gradients.hypergradients import HypergradientInput, HypergradientResult, Plain
 from calibrant.bilevel.gradients.loss_derivatives import seeded
-from calibrant.bilevel.optimizers import SGD, Adam, AdamW, Linearization, Moments, Optimizer
-from calibrant.bilevel.problem.bilevel import INNER_NOISE
+from calibrant.bilevel.optimizers.base import Linearization, Moments, Optimizer
+from calibrant.bilevel.optimizers.sgd_and_adam import SGD, Adam, AdamW
 from calibrant.bilevel.running.outer_step import StepOutcome, compute_outcome
 from calibrant.bilevel.running.trainer import Trainer
 from calibrant.data.streams.batch import Batch
@@ -278,7 +278,7 @@ class Replay:
         else:
             train = [run.problem.train.batch(taken + k) for k in range(hypergradient.steps)]
             if trainer.problem.view.dropouts or trainer.problem.stochastic:
-                seed = trainer.problem.noise_seed(taken, INNER_NOISE)
+                seed = trainer.problem.noise_seed(taken)
         val = [run.problem.val_batch(run.step)] if hypergradient.moves else []
         leaves, structure = pytree.tree_flatten([batch._replace(seed=None) for batch in train + val])
         constants = [None if isinstance(leaf, Tensor) else (leaf,) for leaf in leaves]

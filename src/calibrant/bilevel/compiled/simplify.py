@@ -1,8 +1,5 @@
 """Simplifications of traced graphs, for overhead that autograd's generic formulas and ``vmap`` leave.
 
-Pairs of operations that one operation replaces, with exactly the same result. Second derivatives of activations contain
-many of them, such as ``a + (−b)`` and ``ones − a``.
-
 All passes keep values exactly, or up to the rounding of one fused multiply-add. They know nothing about the model or
 the loss. They assume graphs without mutation, where memory layouts may change: ``view`` becomes ``reshape``, and
 graphs that ask for a layout (``as_strided``) are not changed.
@@ -12,7 +9,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import fx
@@ -20,79 +16,6 @@ from torch import fx
 from calibrant.bilevel.compiled.recorder import ValueForm, dtype, same_form, set_form, shape
 
 aten = torch.ops.aten
-_BROADCASTING = {aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor}
-
-
-def shorten(module: fx.GraphModule, constants: str) -> None:
-    """Replace pairs of operations in a graph. The names of constant attributes begin with ``constants``.
-
-    This is the last pass, because without these operations other sums would be fused, and would be rounded differently.
-    """
-    for node in list(module.graph.nodes):
-        if _skips_expansions(node):
-            _skip_expansions(node, *_operands(node))
-        replacement = _same_value(node, module, constants)
-        if replacement is None and (call := _one_call(node, module, constants)) is not None:
-            with module.graph.inserting_before(node):
-                replacement = module.graph.call_function(*call)
-            set_form(replacement, shape(node), node)
-        if replacement is not None:
-            node.replace_all_uses_with(replacement)
-            module.graph.erase_node(node)
-
-
-def _operands(node: fx.Node) -> list[fx.Node]:
-    """The two operands of a sum, difference or product; none for other nodes, and for numbers as operands."""
-    operands = [a for a in node.args if isinstance(a, fx.Node)]
-    return operands if node.target in _BROADCASTING and not node.kwargs and len(operands) == len(node.args) == 2 else []
-
-
-def _skips_expansions(node: fx.Node) -> bool:
-    return len(set(_operands(node))) == 2
-
-
-def _skip_expansions(node: fx.Node, left: fx.Node, right: fx.Node) -> None:
-    """Use ``x`` instead of ``x.expand(…)`` if the other operand already has the full shape."""
-    for operand, other in ((left, right), (right, left)):
-        if operand.target == aten.expand.default and shape(other) == shape(node):
-            node.replace_input_with(operand, operand.all_input_nodes[0])
-            return
-
-
-def _same_value(node: fx.Node, module: fx.GraphModule, constants: str) -> fx.Node | None:
-    """The node ``x`` for ``x**1`` and ``1·x``, which have the same value."""
-    if node.target == aten.pow.Tensor_Scalar and node.args[1] == 1 and same_form(node, node.all_input_nodes[0]):
-        return node.all_input_nodes[0]
-    pair = _operands(node)
-    if node.target == aten.mul.Tensor and pair:
-        for one, other in (pair, pair[::-1]):
-            if same_form(node, other) and _is_one(one, module, constants):
-                return other
-    return None
-
-
-def _one_call(
-    node: fx.Node, module: fx.GraphModule, constants: str
-) -> tuple[Callable[..., Any], tuple[Any, ...]] | None:
-    """One operation, with its arguments, for ``a + (−b)`` and ``1 − a``."""
-    pair = _operands(node)
-    if node.target == aten.add.Tensor and pair:
-        for one, other in (pair, pair[::-1]):
-            if one.target == aten.neg.default and dtype(one) == dtype(other):
-                return aten.sub.Tensor, (other, one.args[0])
-    if node.target == aten.sub.Tensor and pair and same_form(node, pair[1]) and _is_one(pair[0], module, constants):
-        return aten.rsub.Scalar, (pair[1], 1)
-    return None
-
-
-def _is_one(node: fx.Node, module: fx.GraphModule, constants: str) -> bool:
-    """Whether a node is a constant, a filled tensor or a power of 0 whose elements are all 1."""
-    if node.op == "get_attr" and str(node.target).startswith(constants):
-        return bool((getattr(module, str(node.target)) == 1).all())
-    number = {aten.fill.Scalar: 1, aten.pow.Tensor_Scalar: 0}.get(node.target)  # type: ignore[call-overload]
-    return number is not None and bool(node.args[1] == number)
-
-
 _COPIES = {aten.detach.default, aten.alias.default, aten.lift_fresh_copy.default, aten.clone.default}
 _VIEWS = {aten.view.default, aten._unsafe_view.default, aten.reshape.default}
 _TRANSPOSES = {aten.t.default, aten.transpose.int}
@@ -114,7 +37,6 @@ def simplify(module: fx.GraphModule) -> fx.GraphModule:
         _merge_repeats(graph)
         _fold_constants(module)
         _fuse_additions(graph)
-        shorten(module, _FOLDED)
     graph.eliminate_dead_code()
     module.recompile()
     return module
@@ -231,7 +153,7 @@ def _fold_constants(module: fx.GraphModule) -> None:
     for position, (node, value) in enumerate(constants.items()):
         if all(user in constants for user in node.users):
             continue  # only other constants need it
-        name = f"{_FOLDED}{position}"
+        name = f"_constant{position}"
         module.register_buffer(name, value, persistent=False)
         with graph.inserting_before(node):
             constant = graph.get_attr(name)
@@ -239,8 +161,6 @@ def _fold_constants(module: fx.GraphModule) -> None:
         node.replace_all_uses_with(constant)
 
 
-_FOLDED = "_constant"
-"""The beginning of the names of constants that were computed here. Other constants may change between replays."""
 _FILLS = {
     aten.ones_like.default: torch.ones,
     aten.zeros_like.default: torch.zeros,

@@ -144,10 +144,7 @@ class TracedDerivatives(LossDerivatives):
                 d_params, d_phi, *back = rest(*saved, *seeds)
             return Adjoint(d_params, d_phi, dict(zip(names, back, strict=True)) if d_buffers else {})
 
-        def push(t_params: Tensor, t_phi: Tensor, t_buffers: Tensors) -> tuple[Tensor, Tensors]:
-            return LossDerivatives.linearize(self, params, buffers, phi, batch).push(t_params, t_phi, t_buffers)
-
-        return Gradient(outputs[0], outputs[1], dict(zip(buffers, outputs[2:head], strict=True)), pull, push)
+        return Gradient(outputs[0], outputs[1], dict(zip(buffers, outputs[2:head], strict=True)), pull)
 
     def measure(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> int:
         point = self._point(params, buffers, phi, batch)

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from calibrant.bilevel.gradients.loss_derivatives import Gradient, LossDerivatives, tensor_bytes
-from calibrant.bilevel.optimizers import Linearization, Moments, Optimizer
+from calibrant.bilevel.optimizers.base import Linearization, Moments, Optimizer
 from calibrant.data.streams.batch import Batch, Tensors
 
 Draws = Callable[[int], Batch]
@@ -27,10 +28,7 @@ class State(NamedTuple):
     def map(self, fn: Callable[[Tensor], Tensor]) -> State:
         """Apply ``fn`` to every tensor."""
         return State(
-            fn(self.params),
-            tuple(map(fn, self.moments)),
-            {k: fn(b) for k, b in self.buffers.items()},
-            self.step,
+            fn(self.params), tuple(map(fn, self.moments)), {k: fn(b) for k, b in self.buffers.items()}, self.step
         )
 
     def tensors(self) -> Tensors:
@@ -117,16 +115,33 @@ class Dynamics:
         ``params=False`` is for the first differentiated step, whose starting point does not depend on φ. It saves the
         Hessian-vector product; then only the share of dF/dφ is valid.
         """
-        with torch.no_grad():
+        with torch.set_grad_enabled(adjoint.params.requires_grad):
             d_params, d_moments, d_grad = self.optimizer.pull(recorded.at, adjoint.params, adjoint.moments)
             back = recorded.gradient.pull(d_grad, adjoint.buffers, params=params)
             if back.params is not None:
                 d_params = d_params + back.params
         return Cotangent(d_params, d_moments, back.buffers), back.phi
 
-    def zero(self, state: State) -> Cotangent:
-        """An adjoint of zeros."""
-        return Cotangent(torch.zeros_like(state.params), tuple(torch.zeros_like(m) for m in state.moments), {})
+    def push(self, recorded: Recorded, tangents: Cotangent, t_phi: Tensor) -> Cotangent:
+        """Tangents of the state after a step, from a stack of tangents of the state before it and of φ.
+
+        :meth:`pull` is linear in the adjoint, so its transpose is the derivative of the step.
+        """
+        seeds = pytree.tree_map(lambda t: torch.zeros_like(t[0]).requires_grad_(), tangents)
+        adjoints, along = (pytree.tree_leaves(tree) for tree in (self.pull(recorded, seeds), (tangents, t_phi)))
+        live = [k for k, adjoint in enumerate(adjoints) if adjoint.requires_grad]
+        leaves, structure = pytree.tree_flatten(seeds)
+        pushed = torch.autograd.grad(
+            [adjoints[k] for k in live], leaves, [along[k] for k in live], is_grads_batched=True, allow_unused=True
+        )
+        filled = [torch.zeros_like(t) if p is None else p for p, t in zip(pushed, along[:-1], strict=True)]
+        return pytree.tree_unflatten(filled, structure)
+
+    def zero(self, state: State, *lead: int) -> Cotangent:
+        """An adjoint of zeros, or a stack of them."""
+        buffers = {k: state.buffers[k] for k in self.derivatives.differentiable_buffers}
+        shaped_like = Cotangent(state.params, state.moments, buffers)
+        return pytree.tree_map(lambda t: t.new_zeros(*lead, *t.shape), shaped_like)
 
     def _update(self, state: State, grad: Tensor, buffers: Tensors) -> State:
         with torch.no_grad():
@@ -143,16 +158,15 @@ GRAPH_BUDGET = 2 * 1024**3
 class Tape:
     """Takes ``count`` inner steps forwards, and then sweeps backwards through them.
 
-    ``"graphs"`` keeps every step's graph. ``"states"`` keeps every state and records each step again in the sweep.
-    ``"checkpoints"`` keeps every k-th state, k = ⌈√count⌉, and takes the steps between them a second time.
+    ``"graphs"`` keeps every step's graph. ``"checkpoints"`` keeps every k-th state, k = ⌈√count⌉, and takes the steps
+    between them a second time.
     """
 
     def __init__(self, dynamics: Dynamics, draws: Draws, phi: Tensor, start: State, count: int, memory: str) -> None:
         self.dynamics, self.draws, self.phi, self.start, self.count = dynamics, draws, phi, start, count
-        self.stride = math.isqrt(count - 1) + 1 if memory == "checkpoints" else 1
+        self.stride = math.isqrt(count - 1) + 1
         self.recorded: list[Recorded] = []
-        self.keep_graphs = memory == "graphs"
-        self.kept = None if self.keep_graphs else _Shelf(start, -(-count // self.stride))
+        self.kept = None if memory == "graphs" else _Shelf(start, -(-count // self.stride))
 
     def forward(self) -> tuple[State, list[Tensor]]:
         """Train. Returns the state at the end and the loss before each step."""
@@ -185,15 +199,15 @@ class Tape:
             while self.recorded:
                 yield len(self.recorded) - 1, self.recorded.pop()
             return
-        head_slice = _Shelf(self.start, self.stride)
+        between = _Shelf(self.start, self.stride)
         for begin in reversed(range(0, self.count, self.stride)):
             state, length = self.kept.get(begin // self.stride), min(self.stride, self.count - begin)
             for position in range(length):
-                head_slice.put(position, state)
+                between.put(position, state)
                 if position + 1 < length:
                     state, _ = self.dynamics.advance(state, self.phi, self.draws(state.step))
             for position in reversed(range(length)):
-                state = head_slice.get(position)
+                state = between.get(position)
                 yield begin + position, self.dynamics.record(state, self.phi, self.draws(state.step))[2]
 
 

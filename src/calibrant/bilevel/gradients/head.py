@@ -15,12 +15,7 @@ import torch
 from torch import Tensor
 
 from calibrant.bilevel.gradients.dynamics import State
-from calibrant.bilevel.gradients.loss_derivatives import (
-    FullGradient,
-    LossDerivatives,
-    full_first_order,
-    seeded,
-)
+from calibrant.bilevel.gradients.loss_derivatives import FullGradient, LossDerivatives, full_first_order, seeded
 from calibrant.bilevel.problem.checks import generator_states
 from calibrant.bilevel.problem.evaluation import join
 from calibrant.data.streams.batch import Batch, Tensors, map_tensors, tensors_of
@@ -169,11 +164,10 @@ class HeadLosses:
             return self.problem.each_member("outer", partial(_outer_loss, one))(w, params, buffers, phi, batch)
         if seen is None:
             self.trainer.load(state)
-        with self.trainer.evaluating(batch, train=one.outer_mode == "train") as constant:
-            net: Any = constant
-            if w.numel():
-                net = _head_network(one, w, params, batch, one.outer_mode, body=constant.features)
-            return one.outer_value(net, phi, batch)
+        net: Any = self.trainer.constant_network()
+        if w.numel():
+            net = _head_network(one, w, params, batch, train=False, body=net.features)
+        return one.outer_value(net, phi, batch)
 
 
 def _body_pass(one: Bilevel, params: Tensor, buffers: Tensors, batch: Batch) -> tuple[Tensor, Tensors]:
@@ -182,24 +176,23 @@ def _body_pass(one: Bilevel, params: Tensor, buffers: Tensors, batch: Batch) -> 
 
 
 def _inner_loss(one: Bilevel, w: Tensor, params: Tensor, features: Tensor, phi: Tensor, batch: Batch) -> Tensor:
-    net = _head_network(one, w, params, batch, "train", body=lambda _: features)
+    net = _head_network(one, w, params, batch, train=True, body=lambda _: features)
     with one.kernels.replaced():
         return one.inner_value(net, phi, batch)
 
 
 def _outer_loss(one: Bilevel, w: Tensor, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> Tensor:
-    mode: dict[str, Any] = {"train": one.outer_mode == "train", "noise": batch.noise, "autocast": one.autocast}
-    net = one.view.bind(params, buffers, **mode)
+    net = one.view.bind(params, buffers, train=False, autocast=one.autocast)
     if w.numel():
-        net = _head_network(one, w, params, batch, one.outer_mode, body=net.features)
+        net = _head_network(one, w, params, batch, train=False, body=net.features)
     return one.outer_value(net, phi, batch)
 
 
-def _head_network(one: Bilevel, w: Tensor, params: Tensor, batch: Batch, mode: str, *, body: Any) -> SplitPureNetwork:
+def _head_network(one: Bilevel, w: Tensor, params: Tensor, batch: Batch, *, train: bool, body: Any) -> SplitPureNetwork:
     """The network with w in its head, whose features come from ``body(inputs)``."""
     named = one.view.unflatten(params) | one.view.head_params(w)
-    train = mode == "train" and bool(batch.noise)
-    return SplitPureNetwork(one.view, named, one.start_buffers, body=body, train=train, noise=batch.noise)
+    masked = train and bool(batch.noise)
+    return SplitPureNetwork(one.view, named, one.start_buffers, body=body, train=masked, noise=batch.noise)
 
 
 NOT_OF_FEATURES = (
@@ -226,7 +219,7 @@ def is_of_features(one: Bilevel) -> bool:
         try:
             features, _ = _body_pass(one, params, buffers, batch)
             random = generator_states(params)
-            apart = one.inner_value(_head_network(one, w, params, batch, "train", body=given), phi, batch)
+            apart = one.inner_value(_head_network(one, w, params, batch, train=True, body=given), phi, batch)
         except (TypeError, ValueError, AttributeError, IndexError):
             return False
         if not all(map(torch.equal, random, generator_states(params))) or len(inputs) != 1:

@@ -25,7 +25,6 @@ object                 the map that it differentiates                         co
 ``memory`` of the reverse sweeps (K differentiated steps):
 
 * ``"graphs"`` keeps each step's graph. It is fastest, and holds the activations of all K steps.
-* ``"states"`` keeps parameters and moments and computes each graph again (4 vectors per step).
 * ``"checkpoints"`` keeps about 2·√K states and trains a second time between them. It needs the least memory.
 * ``"auto"`` measures one graph. It keeps graphs if all of them fit
   (:func:`calibrant.bilevel.gradients.dynamics.graphs_fit`), and uses checkpoints otherwise.
@@ -44,20 +43,22 @@ from torch import Tensor
 from calibrant.base.settings import check_choice
 from calibrant.base.warning import warn
 from calibrant.bilevel.gradients.dynamics import Cotangent, Draws, Dynamics, State, Tape, graphs_fit
-from calibrant.bilevel.gradients.head import HeadLosses
+from calibrant.bilevel.gradients.head import BodyPass, HeadLosses
 from calibrant.bilevel.gradients.loss_derivatives import FullGradient, LossDerivatives
+from calibrant.bilevel.optimizers.base import Linearization
+from calibrant.bilevel.optimizers.sgd_and_adam import SGD
 from calibrant.data.streams.batch import Batch
 
 Order = Literal["inner", "outer"]
 Scope = Literal["all", "head"]
-MemoryPolicy = Literal["auto", "graphs", "states", "checkpoints"]
+MemoryPolicy = Literal["auto", "graphs", "checkpoints"]
 
 
 class HypergradientInput(NamedTuple):
     """The input of a hypergradient: training as a map, the outer loss, and the data of one outer step.
 
-    ``outer_batch`` is None if φ does not move. ``head`` has the losses as functions of the head alone. ``pull_initial``
-    and ``push_initial`` differentiate Φ_0 if the starting point depends on φ.
+    ``outer_batch`` is None if φ does not move. ``head`` has the losses as functions of the head alone. ``initial`` is
+    Φ_0 if the starting point of this outer step depends on φ.
     """
 
     dynamics: Dynamics
@@ -65,8 +66,7 @@ class HypergradientInput(NamedTuple):
     draws: Draws
     outer_batch: Batch | None
     head: HeadLosses
-    pull_initial: Callable[[Tensor], Tensor] | None = None
-    push_initial: Callable[[Tensor], Tensor] | None = None
+    initial: Callable[[Tensor], Tensor] | None = None
 
     @property
     def required_outer_batch(self) -> Batch:
@@ -162,9 +162,9 @@ class Truncated(Hypergradient):
         T, the number of inner steps per outer step.
     last : int
         K, the number of steps that are differentiated.
-    memory : {"auto", "graphs", "states", "checkpoints"}
-        What is kept for the backward pass: the graph of each step, the state of each step, or 2·√K states. "auto" keeps
-        graphs if they fit into 2 GiB (on a GPU, half of its free memory), and otherwise checkpoints.
+    memory : {"auto", "graphs", "checkpoints"}
+        What is kept for the backward pass: the graph of each step, or 2·√K states. "auto" keeps graphs if they fit into
+        2 GiB (on a GPU, half of its free memory), and otherwise checkpoints.
     """
 
     last: int = 1
@@ -174,7 +174,7 @@ class Truncated(Hypergradient):
         super().__post_init__()
         if not 1 <= self.last <= self.steps:
             raise ValueError(f"last must be between 1 and steps={self.steps}; got {self.last}.")
-        check_choice("memory", self.memory, ("auto", "graphs", "states", "checkpoints"))
+        check_choice("memory", self.memory, ("auto", "graphs", "checkpoints"))
 
     @property
     def sees_start(self) -> bool:
@@ -195,11 +195,11 @@ class Truncated(Hypergradient):
         tape = Tape(dynamics, inputs.draws, phi, entry, self.last, memory)
         state, more = tape.forward()
         outer, adjoint = outer_gradient(inputs, state, phi)
-        pull_initial = inputs.pull_initial if self.sees_start else None
-        adjoint, share = tape.sweep(adjoint, to_start=pull_initial is not None)
+        initial = inputs.initial if self.sees_start else None
+        adjoint, share = tape.sweep(adjoint, to_start=initial is not None)
         gradient = outer.phi + share
-        if pull_initial is not None:
-            gradient = gradient + pull_initial(adjoint.params)
+        if initial is not None:
+            gradient = gradient + torch.func.vjp(initial, phi)[1](adjoint.params)[0]
         return HypergradientResult(outer.loss, gradient, losses + more, state, {"memory": memory})
 
 
@@ -239,28 +239,22 @@ class Forward(Hypergradient):
             raise ValueError(
                 f"Forward needs at most {self.at_most} outer variables; got {count}. Use Unrolled, or raise at_most."
             )
-        dynamics, lead = inputs.dynamics, phi.shape[:-1]
+        dynamics, lead = Dynamics(inputs.dynamics.derivatives.eager(), inputs.dynamics.optimizer), phi.shape[:-1]
         basis = torch.eye(count, dtype=phi.dtype, device=phi.device)
         basis = basis.view((count,) + (1,) * len(lead) + (count,)).expand((count, *lead, count))
-        if inputs.push_initial is not None:
-            t_params = torch.stack([inputs.push_initial(direction) for direction in basis])
-        else:
-            t_params = torch.zeros((count, *start.params.shape), dtype=phi.dtype, device=phi.device)
-        t_moments = tuple(torch.zeros((count, *m.shape), dtype=m.dtype, device=m.device) for m in start.moments)
-        t_buffers = {
-            k: torch.zeros((count, *start.buffers[k].shape), dtype=phi.dtype, device=phi.device)
-            for k in dynamics.derivatives.differentiable_buffers
-        }
+        tangents = dynamics.zero(start, count)
+        if inputs.initial is not None:
+            starts = [torch.func.jvp(inputs.initial, (phi,), (direction.contiguous(),))[1] for direction in basis]
+            tangents = tangents._replace(params=torch.stack(starts))
         state, losses = start, []
         for _ in range(self.steps):
             state, loss, recorded = dynamics.record(state, phi, inputs.draws(state.step))
-            t_grad, t_buffers = recorded.gradient.push(t_params, basis, t_buffers)
-            t_params, t_moments = dynamics.optimizer.push(recorded.at, t_params, t_moments, t_grad)
+            tangents = dynamics.push(recorded, tangents, basis)
             losses.append(loss)
         outer, adjoint = outer_gradient(inputs, state, phi)
-        along = (t_params * adjoint.params).sum(-1)
+        along = (tangents.params * adjoint.params).sum(-1)
         for name, d_buffer in adjoint.buffers.items():
-            along = along + (t_buffers[name] * d_buffer).flatten(1 + len(lead)).sum(-1)
+            along = along + (tangents.buffers[name] * d_buffer).flatten(1 + len(lead)).sum(-1)
         return HypergradientResult(outer.loss, outer.phi + along.movedim(0, -1), losses, state)
 
 
@@ -282,7 +276,132 @@ def warn_without_network(outer: FullGradient) -> None:
         )
 
 
-def check_choices(scope: str, first: str) -> None:
-    """Raise an error for unknown values of ``scope`` or ``first``."""
-    check_choice("scope", scope, ("all", "head"))
-    check_choice("first", first, ("inner", "outer"))
+class _Scoped(Hypergradient):
+    """A hypergradient of the whole network or of its last layer, before or after the training steps."""
+
+    scope: Scope
+    first: Order
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_choice("scope", self.scope, ("all", "head"))
+        check_choice("first", self.first, ("inner", "outer"))
+
+    @property
+    def lookahead(self) -> bool:
+        return self.first == "outer"
+
+    @property
+    def of_head(self) -> bool:
+        return self.scope == "head"
+
+
+@dataclass(frozen=True)
+class OneStep(_Scoped):
+    """The hypergradient through one look-ahead step.
+
+    It differentiates ``F(θ + m·(Φ(θ, φ) − θ))``. Φ is one step of the inner optimiser from its present state, or the
+    plain descent step ``θ − learning_rate·∇L`` if ``learning_rate`` is given. The mask m is 1 for the parameters in
+    ``scope`` and 0 for the others.
+
+    Parameters
+    ----------
+    steps : int
+        The number of real training steps per outer step.
+    scope : {"all", "head"}
+        ``"head"`` moves the last layer only, as the public meta-calibration code does. The body then runs once for the
+        look-ahead step and the first real step, and the outer batch runs through it without a graph.
+    learning_rate : float, optional
+        The rate of a plain descent step as look-ahead.
+    first : {"outer", "inner"}
+        ``"outer"`` looks ahead on the next batch, moves φ, and then trains; the first training step uses that same
+        batch. ``"inner"`` trains with the present φ, differentiates the last training step, and evaluates F after it
+        (Section 3.3 of the second paper).
+    """
+
+    scope: Scope = "all"
+    learning_rate: float | None = field(default=None, kw_only=True)
+    first: Order = field(default="outer", kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.learning_rate is not None and not self.lookahead:
+            raise ValueError(
+                "learning_rate must be None with first='inner', where a real step is differentiated; got "
+                f"{self.learning_rate}."
+            )
+
+    def __call__(self, inputs: HypergradientInput, start: State, phi: Tensor) -> HypergradientResult:
+        state, losses = start, list[Tensor]()
+        if not self.lookahead:
+            state, losses = self.train(inputs, start, phi, self.steps - 1)
+        return (self._of_head if self.of_head else self._of_all)(inputs, state, losses, phi)
+
+    def _of_all(
+        self, inputs: HypergradientInput, start: State, losses: list[Tensor], phi: Tensor
+    ) -> HypergradientResult:
+        dynamics, at = inputs.dynamics, start
+        if self.learning_rate is not None:
+            dynamics, at = Dynamics(dynamics.derivatives, SGD(self.learning_rate)), start._replace(moments=())
+        ahead, loss, recorded = dynamics.record(at, phi, inputs.draws(start.step))
+        outer, adjoint = outer_gradient(inputs, ahead, phi)
+        _, share = dynamics.pull(recorded, adjoint, params=False)
+        return HypergradientResult(outer.loss, outer.phi + share, [*losses, loss], start if self.lookahead else ahead)
+
+    def _of_head(
+        self, inputs: HypergradientInput, start: State, losses: list[Tensor], phi: Tensor
+    ) -> HypergradientResult:
+        head, batch = inputs.head, inputs.draws(start.step)
+        at = head.at
+        optimizer = SGD(self.learning_rate) if self.learning_rate is not None else inputs.dynamics.optimizer.on(at)
+        w = start.params[..., at].clone()  # training in place must not change what is differentiated
+        moments = () if self.learning_rate is not None else tuple(m[..., at].clone() for m in start.moments)
+        seen: BodyPass | None = head.see(start, batch)
+        assert seen is not None
+        linearized = head.inner(start, seen.features).linearize(w, {}, phi, batch)
+        with torch.no_grad():
+            ahead, after = optimizer.update(w, moments, linearized.grad, start.step + 1)
+        state = start
+        if not self.lookahead:
+            state, more = self.train(inputs, start, phi, 1)
+            losses, seen, ahead = [*losses, *more], None, state.params[..., at]
+        outer = head.outer(state, ahead, phi, inputs.required_outer_batch, seen)
+        warn_without_network(outer)
+        zero = tuple(torch.zeros_like(m) for m in after)
+        with torch.no_grad():
+            line = Linearization(w, moments, after, linearized.grad, start.step + 1)
+            slope = optimizer.pull(line, outer.params, zero)[2]
+        share = linearized.pull(slope, {}, params=False).phi
+        return HypergradientResult(outer.loss, outer.phi + share, losses or [linearized.loss], state)
+
+
+@dataclass(frozen=True)
+class Direct(Hypergradient):
+    """The direct gradient ``∂F/∂φ``, with θ held fixed.
+
+    It is exact if training does not depend on φ, so that ``dθ/dφ = 0``. An example is
+    :class:`calibrant.bilevel.LogitMap`, which maps the logits of the trained network. The outer batch runs through the
+    network without a graph.
+    """
+
+    direct: ClassVar[bool] = True
+
+    def __call__(self, inputs: HypergradientInput, start: State, phi: Tensor) -> HypergradientResult:
+        state, losses = self.train(inputs, start, phi, self.steps)
+        outer = inputs.head.outer_in_phi(state, phi, inputs.required_outer_batch)
+        return HypergradientResult(outer.loss, outer.phi, losses, state)
+
+
+@dataclass(frozen=True)
+class Feedback(Hypergradient):
+    """Feedback instead of a gradient: φ moves in proportion to the outer loss, like an integral controller.
+
+    The outer loss is a signed quantity that φ should bring to zero, such as :class:`confidence_gap_loss`, the mean
+    confidence minus the accuracy on held-out data. Every entry of φ gets ``−F`` as its gradient, so ``SGD(k)`` as outer
+    optimiser computes ``φ ← φ + k·F``. This is the simplest baseline for a learned φ.
+    """
+
+    def __call__(self, inputs: HypergradientInput, start: State, phi: Tensor) -> HypergradientResult:
+        state, losses = self.train(inputs, start, phi, self.steps)
+        value = inputs.head.outer_value(state, phi, inputs.required_outer_batch)
+        return HypergradientResult(value, -value.unsqueeze(-1).expand_as(phi), losses, state)

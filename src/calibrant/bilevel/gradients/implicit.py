@@ -19,17 +19,16 @@ from calibrant.base.settings import check_number, check_whole
 from calibrant.base.warning import warn
 from calibrant.bilevel.gradients.dynamics import State
 from calibrant.bilevel.gradients.hypergradients import (
-    Hypergradient,
     HypergradientInput,
     HypergradientResult,
     Order,
     Scope,
-    check_choices,
+    _Scoped,
     outer_gradient,
     warn_without_network,
 )
 from calibrant.bilevel.gradients.loss_derivatives import Gradient
-from calibrant.bilevel.optimizers import Optimizer
+from calibrant.bilevel.optimizers.base import Optimizer
 
 MatVec = Callable[[Tensor], Tensor]
 
@@ -206,7 +205,7 @@ def _finish(x: Tensor, residual: Tensor, products: int, tolerance: float, remedy
 
 
 @dataclass(frozen=True)
-class Implicit(Hypergradient):
+class Implicit(_Scoped):
     """The implicit function theorem at the inner solution.
 
     Invariant: ``∇θ L(θ*, φ) + decay·θ* = 0``, where ``decay`` is the optimiser's coupled weight decay. Then
@@ -243,21 +242,12 @@ class Implicit(Hypergradient):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_choices(self.scope, self.first)
         if self.batches < 1:
             raise ValueError(f"batches must be at least 1; got {self.batches}.")
         if self.solve is not None and (isinstance(self.solve, type) or not callable(self.solve)):
             raise TypeError(f"solve must be a linear solver such as CG(); got {self.solve!r}.")
         if self.damping is not None and not check_number("damping", self.damping) >= 0:
             raise ValueError(f"damping must be at least 0; got {self.damping}.")
-
-    @property
-    def lookahead(self) -> bool:
-        return self.first == "outer"
-
-    @property
-    def of_head(self) -> bool:
-        return self.scope == "head"
 
     @property
     def remembers(self) -> int:
@@ -275,8 +265,8 @@ class Implicit(Hypergradient):
         outer, adjoint = outer_gradient(inputs, state, phi)
         if adjoint.buffers:
             raise ValueError(
-                "Implicit does not differentiate through BatchNorm's running statistics. Use outer_mode='train', or "
-                "use Unrolled."
+                "Implicit with scope='all' does not differentiate through BatchNorm's running statistics. Use "
+                "scope='head' or Unrolled."
             )
         here = inputs.dynamics.derivatives.linearize(state.params, state.buffers, phi, inputs.draws(state.step))
         share, details = self._solved(here, adjoint.params, inputs.dynamics.optimizer)

@@ -179,15 +179,13 @@ class Gradient:
     """A loss, its gradient in the parameters, the buffers after the pass, and the derivatives of the gradient.
 
     ``pull(d_grad, d_buffers, params=True, retain=False)`` is the transpose of the derivative of
-    ``(θ, φ, buffers) ↦ (g, buffers')``. ``push(t_params, t_phi, t_buffers)`` is that map's derivative along a stack of
-    tangents with a leading axis.
+    ``(θ, φ, buffers) ↦ (g, buffers')``.
     """
 
     loss: Tensor
     grad: Tensor
     buffers: Tensors
     pull: Callable[..., Adjoint]
-    push: Callable[[Tensor, Tensor, Tensors], tuple[Tensor, Tensors]]
 
 
 class FullGradient(NamedTuple):
@@ -219,6 +217,10 @@ class LossDerivatives:
         self.differentiable_buffers = tuple(differentiable_buffers)
         self.graph_bytes: int | None = None
 
+    def eager(self) -> LossDerivatives:
+        """The same derivatives, whose :attr:`Gradient.pull` can be differentiated."""
+        return LossDerivatives(self.fn, self.differentiable_buffers, detaches=self.detaches)
+
     def value(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensors]:
         """The loss and the buffers after the pass, without a graph."""
         with torch.no_grad(), seeded(batch.seed, params):
@@ -249,34 +251,14 @@ class LossDerivatives:
                     seeds.append(adjoint)
             wanted = inputs if params else inputs[1:2]
             with gate.opened():
-                adjoints = _gradients(outputs, wanted, seeds, retain_graph=retain)
+                twice = d_grad.requires_grad  # the transpose is linear, and its own transpose is the derivative
+                adjoints = _gradients(outputs, wanted, seeds, create_graph=twice, retain_graph=retain or twice)
             if not params:
                 return Adjoint(None, adjoints[0], {})
             back = dict(zip(self.differentiable_buffers, adjoints[2:], strict=True)) if d_buffers else {}
             return Adjoint(adjoints[0], adjoints[1], back)
 
-        def push(t_params: Tensor, t_phi: Tensor, t_buffers: Tensors) -> tuple[Tensor, Tensors]:
-            # The transpose is linear in its seeds, and its own transpose is the forward derivative.
-            outputs = [grad, *(tracked[k] for k in tracked)]
-            seeds = [_leaf(torch.zeros_like(o)) for o in outputs]
-            with gate.opened():
-                back = _gradients(outputs, inputs, seeds, create_graph=True)
-            tangents = [t_params, t_phi, *(t_buffers[k] for k in self.differentiable_buffers)]
-            live = [(b, t) for b, t in zip(back, tangents, strict=True) if b.requires_grad]
-            if not live:
-                return torch.zeros_like(t_params), {k: torch.zeros_like(t) for k, t in t_buffers.items()}
-            pushed = torch.autograd.grad(
-                [b for b, _ in live], seeds, [t for _, t in live], is_grads_batched=True, allow_unused=True
-            )
-            moved = [
-                t_params.new_zeros(t_params.shape[:1] + s.shape) if f is None else f
-                for f, s in zip(pushed, seeds, strict=True)
-            ]
-            return moved[0], {k: torch.zeros_like(t) for k, t in t_buffers.items()} | dict(
-                zip(tracked, moved[1:], strict=True)
-            )
-
-        return Gradient(loss.detach(), grad.detach(), detached(after), pull, push)
+        return Gradient(loss.detach(), grad.detach(), detached(after), pull)
 
     def measure(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> int:
         """The bytes that one kept graph holds in addition to its inputs."""

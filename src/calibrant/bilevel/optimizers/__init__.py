@@ -6,7 +6,6 @@ An optimiser is a value (its hyperparameters) with these methods::
     params', moments'  = opt.update(params, moments, grad, step)
     opt.update_(...)     the same update in place, for training that is not differentiated
     opt.pull(...)        the transpose of the update's derivative, for reverse sweeps
-    opt.push(...)        the update's derivative along a tangent, for forward sweeps
 
 A subclass of :class:`Optimizer` must define ``init`` and ``update``. If it has no formulas for its derivative, autograd
 differentiates its update.
@@ -15,25 +14,3 @@ All operations are elementwise over the last axis, so a leading population axis 
 ``learning_rate`` is a number, a schedule ``step -> number``, or a tensor with one value per member. In float64 the
 trajectories equal those of ``torch.optim``; tests compare them to 1e-8 over 200 steps.
 """
-
-from calibrant.bilevel.optimizers.base import (
-    GroupedOptimizer,
-    LearningRate,
-    Linearization,
-    Moments,
-    Optimizer,
-    check_rate,
-)
-from calibrant.bilevel.optimizers.sgd_and_adam import SGD, Adam, AdamW
-
-__all__ = [
-    "SGD",
-    "Adam",
-    "AdamW",
-    "GroupedOptimizer",
-    "LearningRate",
-    "Linearization",
-    "Moments",
-    "Optimizer",
-    "check_rate",
-]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, Self
 
 import torch
@@ -139,24 +140,8 @@ class Optimizer:
 
         By default autograd differentiates :meth:`update`.
         """
-        transpose: Any = torch.func.vjp(self._at_step(at.step), at.params, at.moments, at.grad)[1]
-        return transpose((d_params, d_moments))
-
-    def push(self, at: Linearization, t_params: Tensor, t_moments: Moments, t_grad: Tensor) -> tuple[Tensor, Moments]:
-        """Tangents of ``(params', moments')`` from those of ``(params, moments, grad)``, or from a stack of those.
-
-        By default autograd differentiates :meth:`update`.
-        """
-        point = at.params, at.moments, at.grad
-
-        def along(*tangents: Any) -> tuple[Tensor, Moments]:
-            return torch.func.jvp(self._at_step(at.step), point, tangents)[1]
-
-        stacked = t_params.dim() > at.params.dim()
-        return (torch.func.vmap(along) if stacked else along)(t_params, t_moments, t_grad)
-
-    def _at_step(self, step: int) -> Callable[[Tensor, Moments, Tensor], tuple[Tensor, Moments]]:
-        return lambda params, moments, grad: self.update(params, moments, grad, step)
+        step: Any = partial(self.update, step=at.step)
+        return torch.func.vjp(step, at.params, at.moments, at.grad)[1]((d_params, d_moments))
 
     def stationary_decay(self) -> float | Tensor:
         """The decay in the condition ``∇L + decay·θ = 0``, which holds at the optimiser's fixed points."""
@@ -191,7 +176,7 @@ def has_decay(decay: float | Tensor) -> bool:
 class GroupedOptimizer(Optimizer):
     """Several optimisers, each for its own part of φ: for example, gradient descent for weights and Adam for penalties.
 
-    It serves the outer level only, because its update has no derivative.
+    It serves the outer level.
 
     Parameters
     ----------
@@ -219,18 +204,6 @@ class GroupedOptimizer(Optimizer):
             after.append(q)
             fresh.extend(new)
         return torch.cat(after, -1), tuple(fresh)
-
-    def pull(self, at: Linearization, d_params: Tensor, d_moments: Moments) -> tuple[Tensor, Moments, Tensor]:
-        raise self._no_derivative()
-
-    def push(self, at: Linearization, t_params: Tensor, t_moments: Moments, t_grad: Tensor) -> tuple[Tensor, Moments]:
-        raise self._no_derivative()
-
-    def _no_derivative(self) -> NotImplementedError:
-        return NotImplementedError(
-            f"{type(self).__name__} has no derivative of its update, so hypergradients cannot pass through it. Use "
-            "SGD, Adam or AdamW as inner optimiser."
-        )
 
     def _split(self, params: Tensor) -> list[tuple[Optimizer, Tensor]]:
         lengths = [n for n, _ in self.parts]

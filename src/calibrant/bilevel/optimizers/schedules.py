@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from calibrant.bilevel.optimizers import check_rate
+from calibrant.bilevel.optimizers.base import check_rate
 
 Schedule = Callable[[int], float | Tensor]
 

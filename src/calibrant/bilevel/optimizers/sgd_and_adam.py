@@ -76,9 +76,6 @@ class SGD(Optimizer):
             d_params = d_params + self.decay * d_grad
         return d_params, d_before, d_grad
 
-    def push(self, at: Linearization, t_params: Tensor, t_moments: Moments, t_grad: Tensor) -> tuple[Tensor, Moments]:
-        return self.update(t_params, t_moments, t_grad, at.step)  # the update is linear, so it is its own derivative
-
 
 @dataclass(frozen=True)
 class Adam(Optimizer):
@@ -140,25 +137,17 @@ class Adam(Optimizer):
         return None
 
     def pull(self, at: Linearization, d_params: Tensor, d_moments: Moments) -> tuple[Tensor, Moments, Tensor]:
-        (b1, b2), grad = self.betas, self._decayed(at)
+        (b1, b2), grad = self.betas, at.grad
+        if has_decay(coupled := self._coupled_decay()):
+            grad = grad + coupled * at.params
         by_first, by_second = self._slopes(at)
         d_first = torch.addcmul(d_moments[0], by_first, d_params)
         d_second = torch.addcmul(d_moments[1], by_second, d_params)
         d_grad = ((1 - b1) * d_first).addcmul_(grad, d_second, value=2 * (1 - b2))
         d_params = self._shrink(d_params, self.rate(at.step, d_params))
-        if has_decay(coupled := self._coupled_decay()):
+        if has_decay(coupled):
             d_params = d_params + coupled * d_grad
         return d_params, (b1 * d_first, b2 * d_second), d_grad
-
-    def push(self, at: Linearization, t_params: Tensor, t_moments: Moments, t_grad: Tensor) -> tuple[Tensor, Moments]:
-        (b1, b2), grad = self.betas, self._decayed(at)
-        by_first, by_second = self._slopes(at)
-        if has_decay(coupled := self._coupled_decay()):
-            t_grad = t_grad + coupled * t_params
-        t_first = b1 * t_moments[0] + (1 - b1) * t_grad
-        t_second = b2 * t_moments[1] + 2 * (1 - b2) * grad * t_grad
-        t_params = self._shrink(t_params, self.rate(at.step, t_params)) + by_first * t_first + by_second * t_second
-        return t_params, (t_first, t_second)
 
     def _slopes(self, at: Linearization) -> tuple[Tensor, Tensor]:
         """∂θ'/∂m' and ∂θ'/∂v'. The second is zero where the root is zero."""
@@ -174,10 +163,6 @@ class Adam(Optimizer):
     def _root(self, second: Tensor, step: int) -> Tensor:
         scaled = second / (1 - self.betas[1] ** step)
         return (scaled + self.eps_root if self.eps_root else scaled).sqrt_()
-
-    def _decayed(self, at: Linearization) -> Tensor:
-        coupled = self._coupled_decay()
-        return at.grad + coupled * at.params if has_decay(coupled) else at.grad
 
     def _coupled_decay(self) -> float | Tensor:
         return self.decay

@@ -9,11 +9,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from calibrant.base.settings import check_choice
 from calibrant.bilevel.gradients.loss_derivatives import Watch
 from calibrant.bilevel.problem import checks
 from calibrant.bilevel.problem.objectives import DEFAULT_INNER_LOSS, DEFAULT_OUTER_LOSS, UserLoss
-from calibrant.bilevel.variables import OuterVariable
+from calibrant.bilevel.variables.base import OuterVariable
 from calibrant.data.streams.batch import Batch, Tensors, map_tensors
 from calibrant.data.streams.loaders import as_stream
 from calibrant.data.streams.streams import Stream, TensorStream, mix
@@ -22,7 +21,7 @@ from calibrant.models.functional.heads import Head
 from calibrant.models.functional.kernels import FusedKernels
 
 INNER_NOISE, OUTER_NOISE = 12, 13
-"""Each level draws its dropout masks from its own seeds."""
+"""Each level draws its random numbers from its own seeds."""
 NO_VALIDATION_DATA = "The outer level needs validation data: give Bilevel(..., val=(inputs, targets))."
 
 
@@ -52,8 +51,6 @@ class Bilevel:
         Run 2-D convolutions with the channel as the last dimension, which is faster on GPUs.
     batch_size, val_batch_size : int, optional
         Batch sizes for tensors. None uses all samples in each batch.
-    outer_mode : {"eval", "train"}
-        The mode of BatchNorm and dropout in the outer loss.
     autocast : torch.dtype, optional
         A lower precision for the model's forward pass, such as ``torch.bfloat16``.
     hyper : dict of tensors
@@ -80,13 +77,11 @@ class Bilevel:
         batch_size: int | None = None,
         val_batch_size: int | None = None,
         head: str | None = None,
-        outer_mode: str = "eval",
         autocast: torch.dtype | None = None,
         channels_last: bool = False,
         hyper: Tensors | None = None,
         seed: int = 0,
     ) -> None:
-        check_choice("outer_mode", outer_mode, ("eval", "train"))
         if not isinstance(model, nn.Module):
             raise TypeError(f"model must be an nn.Module; got {model!r}.")
         for name, loss in (("inner_loss", inner_loss), ("outer_loss", outer_loss)):
@@ -109,7 +104,7 @@ class Bilevel:
             )
         self.inner_loss = inner_loss or DEFAULT_INNER_LOSS
         self.outer_loss = outer_loss or DEFAULT_OUTER_LOSS
-        self.outer_mode, self.autocast, self.seed = outer_mode, autocast, seed
+        self.autocast, self.seed = autocast, seed
         self._batch_sizes = batch_size, val_batch_size
         self._hyper: Tensors = {}
         self._take((train, val), self._batch_sizes, hyper)
@@ -210,10 +205,8 @@ class Bilevel:
             return self.inner_value(net, phi, batch), net.buffers
 
     def outer(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> tuple[Tensor, Tensors]:
-        """F(φ, θ) on a batch: a pure function."""
-        net = self.view.bind(
-            params, buffers, train=self.outer_mode == "train", noise=batch.noise, autocast=self.autocast
-        )
+        """F(φ, θ) on a batch: a pure function. The network is in evaluation mode."""
+        net = self.view.bind(params, buffers, train=False, autocast=self.autocast)
         with self.kernels.replaced(twice=False):
             return self.outer_value(net, phi, batch), net.buffers
 
@@ -280,7 +273,12 @@ class Bilevel:
 
     def train_batch(self, step: int) -> Batch:
         """The batch of an inner step, with all its random numbers."""
-        return self.with_noise(self.train.batch(step), step, INNER_NOISE, self.stochastic)
+        batch = self.train.batch(step)
+        if not (self.view.dropouts or self.stochastic):
+            return batch
+        seed = self.noise_seed(step)
+        noise = self.masks(seed, batch) if self.view.dropouts else batch.noise
+        return batch._replace(noise=noise, seed=seed if self.stochastic else None)
 
     def val_batch(self, step: int) -> Batch:
         """The batch of an outer step, with all its random numbers."""
@@ -288,31 +286,17 @@ class Bilevel:
             raise ValueError(NO_VALIDATION_DATA)
         batch = self.val.batch(step)
         if "outer_draws" not in self._loss_checks:
-            masked = self.with_noise(batch, 0, OUTER_NOISE, False)
-            self._loss_checks["outer_draws"] = check_outer_loss(self, masked)
-        return self.with_noise(batch, step, OUTER_NOISE, self._loss_checks["outer_draws"])
+            self._loss_checks["outer_draws"] = check_outer_loss(self, batch)
+        return batch._replace(seed=mix(self.seed, step, OUTER_NOISE)) if self._loss_checks["outer_draws"] else batch
 
-    def with_noise(self, batch: Batch, step: int, purpose: int, stochastic: bool) -> Batch:
-        """A batch with the dropout masks of a step, and with a seed if the loss itself draws random numbers."""
-        masked = self.view.dropouts and (purpose == INNER_NOISE or self.outer_mode == "train")
-        if not (masked or stochastic):
-            return batch
-        seed = self.noise_seed(step, purpose)
-        noise = self.masks(seed, batch, purpose) if masked else batch.noise
-        return batch._replace(noise=noise, seed=seed if stochastic else None)
+    def noise_seed(self, step: int) -> int:
+        """The seed of the random numbers of a training step."""
+        return mix(self.seed, step, INNER_NOISE)
 
-    def noise_seed(self, step: int, purpose: int) -> int:
-        """The seed of a step's random numbers."""
-        return mix(self.seed, step, purpose)
-
-    def masks(self, seed: int | Sequence[int], batch: Batch, purpose: int) -> Tensors:
-        """The dropout masks of a step. Several seeds give masks with a leading axis."""
-        level = self.inner if purpose == INNER_NOISE else self.outer
+    def masks(self, seed: int | Sequence[int], batch: Batch) -> Tensors:
+        """The dropout masks of a training step. Several seeds give masks with a leading axis."""
         return self.view.draw_noise(
-            seed,
-            batch.inputs,
-            evaluate=lambda params, buffers: level(params, buffers, self.initial_phi(), batch),
-            kind=purpose,
+            seed, batch.inputs, evaluate=lambda params, buffers: self.inner(params, buffers, self.initial_phi(), batch)
         )
 
     def depends(self, level: Literal["inner", "outer"]) -> tuple[bool, bool]:
@@ -396,5 +380,5 @@ def _find_carried_buffers(problem: Bilevel, batch: Batch) -> None:
 
     view, differentiable = problem.view, problem.view.differentiable_buffers
     view.differentiable_buffers, unseen = checks.carried_buffers(evaluate, problem.initial_buffers(), differentiable)
-    if problem.outer_mode == "eval" and problem.val is not None:
+    if problem.val is not None:
         checks.warn_of_buffers(unseen)

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from calibrant.base.warning import warn
 from calibrant.bilevel.gradients.loss_derivatives import seeded
-from calibrant.bilevel.variables import OuterVariable
+from calibrant.bilevel.variables.base import OuterVariable
 from calibrant.data.streams.batch import Tensors
 from calibrant.data.streams.loaders import Indexed, LoaderStream, length_of
 from calibrant.data.streams.streams import Stream, TensorStream
@@ -286,6 +286,5 @@ def warn_of_buffers(names: Sequence[str]) -> None:
     if names:
         warn(
             f"The training pass updates {', '.join(names)} without a graph (under no_grad, or from detached values), "
-            "so hypergradients with outer_mode='eval' ignore that path. Update the buffers from activations that are "
-            "not detached, or use outer_mode='train'."
+            "so hypergradients ignore that path. Update the buffers from activations that are not detached."
         )

@@ -60,8 +60,9 @@ def outer_loss_of_all(
     one, axes = problem.template, problem.outer_axes
 
     def network(params: Tensor, buffers: Tensors, batch: Batch, outputs: Sequence[Any] | None = None) -> Any:
-        mode: dict[str, Any] = {"train": one.outer_mode == "train", "noise": batch.noise, "autocast": one.autocast}
-        return RecordingNetwork(one.view, one.view.unflatten(params), buffers, answers=outputs, **mode)
+        return RecordingNetwork(
+            one.view, one.view.unflatten(params), buffers, answers=outputs, train=False, autocast=one.autocast
+        )
 
     def outputs(params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> list[Any]:
         net = network(params, buffers, batch)

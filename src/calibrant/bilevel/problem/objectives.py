@@ -14,14 +14,12 @@ from typing import Any
 
 from torch import Tensor
 
-from calibrant.base.settings import check_choice
-from calibrant.bilevel.variables import OuterVariable, add_prior
-from calibrant.bilevel.variables.base import one_number
+from calibrant.base.settings import check_choice, check_whole
+from calibrant.bilevel.variables.base import OuterVariable, add_prior, one_number
 from calibrant.data.streams.batch import Batch
 from calibrant.losses.calibration import Accuracy, dece, sece
-from calibrant.losses.classification import brier, cross_entropy
-from calibrant.losses.confidence import confidence_bce
-from calibrant.losses.inputs import positive_number, whole_number
+from calibrant.losses.classification import brier, confidence_bce, cross_entropy
+from calibrant.losses.inputs import positive_number
 from calibrant.losses.trainable import confidence_and_right
 from calibrant.models.functional.network import Network
 
@@ -102,7 +100,7 @@ def dece_loss(
 ) -> UserLoss:
     """``CE + strength·DECE`` (Bohdal et al. 2021, who use 0.5). None gives DECE alone, as in :func:`sece_loss`."""
     check_choice("accuracy", accuracy, ("soft", "hard"))
-    bins, sharpness = whole_number("bins", bins), float(positive_number("temperature", temperature))
+    bins, sharpness = check_whole("bins", bins), float(positive_number("temperature", temperature))
     settings = (("bins", bins), ("temperature", sharpness), ("accuracy", accuracy))
     return BesideCrossEntropy(dece, _strength(strength), settings)
 

@@ -16,9 +16,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from calibrant.bilevel.problem.bilevel import INNER_NOISE, NO_VALIDATION_DATA, OUTER_NOISE, Bilevel
+from calibrant.bilevel.problem.bilevel import NO_VALIDATION_DATA, Bilevel
 from calibrant.data.streams.batch import Batch, Tensors
-from calibrant.data.streams.population_stream import MemberStream, Noise
+from calibrant.data.streams.population_stream import MemberStream
 from calibrant.models.functional.functional_module import FunctionalModule
 
 
@@ -116,23 +116,17 @@ class Population:
                 "runs. Use nn.Dropout layers, or draw the augmentation outside the loss."
             )
         self.view, self.outer_view, self.variables = first.view, first.outer_view, first.variables
-        self.moves_start, self.outer_mode, self.detaches = first.moves_start, first.outer_mode, first.detaches
-        self.train = MemberStream([p.train for p in problems], self._masks(INNER_NOISE))
+        self.moves_start, self.detaches = first.moves_start, first.detaches
+        self.train = MemberStream([p.train for p in problems], self._draw_masks if self.view.dropouts else None)
         self.val: MemberStream | None = None
         if first.val is not None:
             streams = [p.val for p in problems if p.val is not None]
-            self.val = MemberStream(streams, self._masks(OUTER_NOISE) if first.outer_mode == "train" else None)
+            self.val = MemberStream(streams, None)
         self.shared_phi = _ties(self, tied, shares)
 
-    def _masks(self, purpose: int) -> Noise | None:
-        """A function that draws the members' dropout masks of a step, equal to those of their single runs."""
-        if not self.view.dropouts:
-            return None
-
-        def draw(step: int, first: Batch) -> Tensors:
-            return self.template.masks([p.noise_seed(step, purpose) for p in self.problems], first, purpose)
-
-        return draw
+    def _draw_masks(self, step: int, first: Batch) -> Tensors:
+        """The members' dropout masks of a step, equal to those of their single runs."""
+        return self.template.masks([p.noise_seed(step) for p in self.problems], first)
 
     @property
     def axes(self) -> Batch:
@@ -270,8 +264,8 @@ def _difference(a: Bilevel, b: Bilevel) -> str | None:
         return "its losses (give all members the same function, and put values that differ into hyper)"
     if (a.val is None) != (b.val is None):
         return "whether there is validation data"
-    if a.outer_mode != b.outer_mode or a.autocast != b.autocast:
-        return "outer_mode or autocast"
+    if a.autocast != b.autocast:
+        return "autocast"
     if a.view is b.view and a.outer_view is b.outer_view:
         return None  # replicas of one problem
     if a.view.names != b.view.names or a.view.shapes != b.view.shapes:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from calibrant.base.files import check, read_arrays, read_bytes, read_content, write_container
 from calibrant.bilevel.gradients.dynamics import State, named
-from calibrant.bilevel.optimizers import Optimizer
+from calibrant.bilevel.optimizers.base import Optimizer
 from calibrant.data.streams.batch import tensors_of
 from calibrant.data.streams.loaders import LoaderStream
 from calibrant.data.streams.streams import Stream, TensorStream
@@ -46,7 +46,6 @@ def fingerprint(run: Run) -> Settings:
         "restart": run.restart,
         "clip_norm": run.clip_norm,
         "first_move": run.first_move,
-        "outer_mode": members[0].outer_mode,
         "autocast": str(members[0].autocast),
         "seed": [member.seed for member in members],
         **_optimizer("inner_optimizer", run.dynamics.optimizer),
@@ -161,10 +160,7 @@ def save_run(path: str | Path, run: Run) -> None:
         kept = callback.state_dict()
         tensors |= {f"callback.{position}.{k}": v for k, v in kept.items() if isinstance(v, Tensor)}
         plain["callbacks"].append(
-            {
-                "type": type(callback).__name__,
-                "plain": {k: v for k, v in kept.items() if not isinstance(v, Tensor)},
-            }
+            {"type": type(callback).__name__, "plain": {k: v for k, v in kept.items() if not isinstance(v, Tensor)}}
         )
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)

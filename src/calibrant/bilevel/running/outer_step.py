@@ -7,7 +7,6 @@ every step. Those that have stopped keep their state and φ.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -15,9 +14,7 @@ from torch import Tensor
 
 from calibrant.bilevel.gradients import hypergradients as hg
 from calibrant.bilevel.gradients.dynamics import State
-from calibrant.bilevel.optimizers import Moments, Optimizer
-from calibrant.bilevel.problem.bilevel import Bilevel
-from calibrant.bilevel.problem.population import Population
+from calibrant.bilevel.optimizers.base import Moments, Optimizer
 from calibrant.bilevel.running.finite import examine, sound
 from calibrant.bilevel.running.trainer import Trainer
 
@@ -77,8 +74,7 @@ def _present_input(run: Run, taken: int) -> tuple[hg.HypergradientInput, State]:
         lambda step: problem.train_batch(step + offset),
         problem.val_batch(run.step) if hypergradient.moves else None,
         run.head,
-        pull_initial(problem, run.phi) if problem.moves_start and at_origin else None,
-        push_initial(problem, run.phi) if problem.moves_start and at_origin else None,
+        problem.initial_params if problem.moves_start and at_origin else None,
     )
     return inputs, start
 
@@ -109,19 +105,3 @@ def compute_outcome(
     if hypergradient.lookahead:
         state, inner_losses = hypergradient.train(inputs, state, phi, hypergradient.steps)
     return StepOutcome(result, gradient, phi, moments, state, inner_losses)
-
-
-def pull_initial(problem: Bilevel | Population, phi: Tensor) -> Callable[[Tensor], Tensor]:
-    """The transpose of Φ_0's derivative, ``λ ↦ (∂Φ_0/∂φ)ᵀ λ``."""
-
-    def pull(adjoint: Tensor) -> Tensor:
-        leaf = phi.detach().requires_grad_()
-        with torch.enable_grad():
-            return torch.autograd.grad(problem.initial_params(leaf), leaf, adjoint)[0]
-
-    return pull
-
-
-def push_initial(problem: Bilevel | Population, phi: Tensor) -> Callable[[Tensor], Tensor]:
-    """Φ_0's derivative, ``v ↦ (∂Φ_0/∂φ) v``."""
-    return lambda tangent: torch.func.jvp(problem.initial_params, (phi,), (tangent.contiguous(),))[1]

@@ -16,7 +16,7 @@ from calibrant.bilevel.gradients import hypergradients as hg
 from calibrant.bilevel.gradients.dynamics import Dynamics, State
 from calibrant.bilevel.gradients.head import NOT_OF_FEATURES, HeadLosses, is_of_features
 from calibrant.bilevel.gradients.loss_derivatives import LossDerivatives, LossFunction
-from calibrant.bilevel.optimizers import Moments, Optimizer
+from calibrant.bilevel.optimizers.base import Moments, Optimizer
 from calibrant.bilevel.problem.bilevel import Bilevel
 from calibrant.bilevel.problem.population import Population
 from calibrant.bilevel.running.checkpoints import fingerprint

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from calibrant.base.words import count, duration
 from calibrant.bilevel.problem.bilevel import Bilevel
 from calibrant.bilevel.problem.population import Population
-from calibrant.bilevel.variables import OuterVariable
+from calibrant.bilevel.variables.base import OuterVariable
 from calibrant.data.streams.batch import as_dtype, map_tensors
 
 _ROWS, _ENTRIES = 65_536, 2**22
@@ -91,8 +89,14 @@ class Solution:
         Rows are run in pieces of ``rows`` to bound memory. By default a piece has at most four million entries.
         """
         self._one("logits")
-        net = self.problem.view.bind(self.params, self.buffers, train=False)
-        return _in_pieces(net.logits, self._converted(inputs), rows)
+        net, inputs = self.problem.view.bind(self.params, self.buffers, train=False), self._converted(inputs)
+        with torch.no_grad():
+            if not isinstance(inputs, Tensor):
+                return net.logits(inputs)
+            if rows is None:
+                rows = min(_ENTRIES // max(inputs[:1].numel(), 1), _ROWS)
+            pieces = [net.logits(piece) for piece in inputs.split(max(1, rows))]
+            return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
     def probs(self, inputs: Any, *, rows: int | None = None) -> Tensor:
         """The probability of each class: the softmax of :meth:`logits`."""
@@ -102,41 +106,6 @@ class Solution:
         """The index of the most probable class."""
         return self.logits(inputs, rows=rows).argmax(-1)
 
-    def logits_of_all(self, inputs: Any, *, per_member: bool = False, rows: int | None = None) -> Tensor:
-        """The logits of all members in one computation, of shape ``(members, n, …)``.
-
-        Parameters
-        ----------
-        inputs : tensor or array
-            ``(n, …)`` for inputs that all members share; ``(members, n, …)`` with ``per_member=True``.
-        per_member : bool
-            Whether each member has its own inputs.
-        rows : int, optional
-            The number of rows, over all members, to run at once.
-        """
-        if not isinstance(self.problem, Population):
-            raise ValueError(
-                "logits_of_all needs the solution of a Population; got that of a single problem. Use logits."
-            )
-        inputs, members = self._converted(inputs), self.problem.members
-        if per_member and len(inputs) != members:
-            raise ValueError(
-                f"inputs must have one entry for each of the {members} members with per_member=True; got {len(inputs)}."
-            )
-
-        def each(params: Tensor, buffers: dict[str, Tensor], piece: Tensor) -> Any:
-            return self.problem.view.bind(params, buffers, train=False).logits(piece)
-
-        every = torch.func.vmap(each, in_dims=(0, 0, 0 if per_member else None))
-        return _in_pieces(
-            lambda piece: every(self.params, self.buffers, piece),
-            inputs,
-            rows,
-            members=members,
-            dim=1 if per_member else 0,
-            out_dim=1,
-        )
-
     def _converted(self, inputs: Any) -> Any:
         """The inputs on the device and in the precision of the network, as in training."""
         inputs = torch.as_tensor(inputs, device=self.params.device) if isinstance(inputs, np.ndarray) else inputs
@@ -145,26 +114,3 @@ class Solution:
     def _one(self, what: str) -> None:
         if isinstance(self.problem, Population):
             raise ValueError(f"{what} needs a single problem; got a population. Use solution.member(k).{what}(…).")
-
-
-def _in_pieces(
-    net: Callable[[Any], Any],
-    inputs: Any,
-    rows: int | None,
-    *,
-    members: int = 1,
-    dim: int = 0,
-    out_dim: int = 0,
-) -> Any:
-    """``net(inputs)`` computed in pieces of rows along ``dim``; the outputs are joined along ``out_dim``."""
-    with torch.no_grad():
-        if not isinstance(inputs, Tensor):
-            return net(inputs)
-        if rows is None:
-            entries = inputs[(slice(None),) * dim + (slice(0, 1),)].numel()
-            rows = min(_ENTRIES // max(entries, 1), _ROWS)
-        rows = max(1, rows // (members if dim == 0 else 1))
-        if inputs.shape[dim] <= rows:
-            return net(inputs)
-        pieces = [net(piece) for piece in inputs.split(rows, dim)]
-        return pytree.tree_map(lambda *parts: torch.cat(parts, out_dim), *pieces)

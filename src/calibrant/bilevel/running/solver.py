@@ -14,7 +14,7 @@ from torch import Tensor
 from calibrant.bilevel.callbacks.base import as_callbacks
 from calibrant.bilevel.compiled import Compiler
 from calibrant.bilevel.gradients import hypergradients as hg
-from calibrant.bilevel.optimizers import Optimizer
+from calibrant.bilevel.optimizers.base import Optimizer
 from calibrant.bilevel.problem import checks
 from calibrant.bilevel.problem.bilevel import NO_VALIDATION_DATA, Bilevel
 from calibrant.bilevel.problem.population import Population

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from calibrant.bilevel.gradients.dynamics import Draws, Dynamics, Look, State
 from calibrant.bilevel.gradients.loss_derivatives import LossDerivatives, seeded
-from calibrant.bilevel.optimizers import Optimizer
+from calibrant.bilevel.optimizers.base import Optimizer
 from calibrant.data.streams.batch import Batch, Tensors, map_tensors
 from calibrant.models.functional.heads import Head, divide
 from calibrant.models.functional.network import SplitNetwork, call, logits_of, owner_of
@@ -140,14 +140,10 @@ class Trainer(Dynamics):
         begun, self._begun = self._begun, None
         return begun[1] if begun is not None and begun[0] is state else None
 
-    @contextlib.contextmanager
-    def evaluating(self, batch: Batch, *, train: bool) -> Iterator[WorkingNetwork]:
-        """The working copy as a constant network, for the outer loss; its buffers are restored after the block."""
-        self._set_mode(train=train)
-        saved = self.read_buffers() if train else {}
-        yield ConstantWorkingNetwork(self, batch.noise)
-        if train:  # an outer pass must not change the training state
-            self._write_buffers(saved)
+    def constant_network(self) -> WorkingNetwork:
+        """The working copy in evaluation mode as a constant network, for the outer loss."""
+        self._set_mode(train=False)
+        return ConstantWorkingNetwork(self, {})
 
     def load(self, state: State) -> None:
         """Copy ``state`` into the working copy."""

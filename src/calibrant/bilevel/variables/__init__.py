@@ -15,29 +15,3 @@ quantities that φ represents. Any other ``nn.Module`` can be φ if your inner l
 (:class:`calibrant.bilevel.Bilevel`). Constants that belong to the data (a neighbourhood) are passed
 in ``batch.hyper``, so the members of a population can have different ones.
 """
-
-from calibrant.bilevel.variables.base import OuterVariable, OuterVariables, add_prior
-from calibrant.bilevel.variables.gamma import ConstantGamma, FocalWithGamma, GammaNet
-from calibrant.bilevel.variables.labels import LabelNoise, LabelSmoothing
-from calibrant.bilevel.variables.logits import LogitMap, LogitScale
-from calibrant.bilevel.variables.network_weights import L2, ColumnL2, InitialPoint
-from calibrant.bilevel.variables.sample_weights import SampleWeights, SmoothedWeights, neighbourhood
-
-__all__ = [
-    "L2",
-    "ColumnL2",
-    "ConstantGamma",
-    "FocalWithGamma",
-    "GammaNet",
-    "InitialPoint",
-    "LabelNoise",
-    "LabelSmoothing",
-    "LogitMap",
-    "LogitScale",
-    "OuterVariable",
-    "OuterVariables",
-    "SampleWeights",
-    "SmoothedWeights",
-    "add_prior",
-    "neighbourhood",
-]

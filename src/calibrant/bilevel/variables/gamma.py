@@ -20,8 +20,7 @@ from calibrant.base.settings import check_choice
 from calibrant.bilevel.gradients.loss_derivatives import constant
 from calibrant.bilevel.variables.base import OuterVariable
 from calibrant.data.streams.batch import Batch, Tensors
-from calibrant.losses.classification import focal
-from calibrant.losses.focal_family import focal_slope
+from calibrant.losses.classification import focal, focal_slope
 
 Form = Literal["bounded", "published"]
 Positive = Literal["abs", "min-max", "sigmoid", "relu", "softplus"]

@@ -32,54 +32,33 @@ class LabelNoise(OuterVariable):
     ----------
     n_classes : int
         C, at least 2.
-    per : {"model", "class", "matrix"}
-        One rate for all classes; one rate for each *true* class; or the whole matrix T, with a softmax in each row. The
-        matrix needs n·C² memory per step, and most held-out sets are too small to determine it.
+    per : {"model", "class"}
+        One rate for all classes, or one rate for each *true* class.
     initial : float
-        The first value of ε in every row.
+        The first value of ε.
     largest : float
-        The upper bound on ε, below 1. It does not apply to ``"matrix"``. With ε above ``(C − 1)/C``, a label is
-        evidence against its own class.
+        The upper bound on ε, below 1. With ε above ``(C − 1)/C``, a label is evidence against its own class.
     """
 
     def __init__(
-        self,
-        n_classes: int,
-        *,
-        per: Literal["model", "class", "matrix"] = "model",
-        initial: float = 0.01,
-        largest: float = 0.95,
+        self, n_classes: int, *, per: Literal["model", "class"] = "model", initial: float = 0.01, largest: float = 0.95
     ) -> None:
         super().__init__()
-        check_choice("per", per, ("model", "class", "matrix"))
+        check_choice("per", per, ("model", "class"))
         if n_classes < 2:
             raise ValueError(f"n_classes must be at least 2; got {n_classes}.")
         if not 0 < initial < largest < 1:
             raise ValueError(f"initial and largest must satisfy 0 < initial < largest < 1; got {initial=}, {largest=}.")
-        self.n_classes, self.per, self.largest = n_classes, per, largest
-        if per == "matrix":
-            start = math.log((1 - initial) * (n_classes - 1) / initial) * torch.eye(n_classes, device="cpu")
-        else:
-            shape = (1 if per == "model" else n_classes,)
-            start = torch.full(shape, math.log(initial / (largest - initial)), device="cpu")
-        self.raw = nn.Parameter(start)
+        self.n_classes, self.largest = n_classes, largest
+        rates = 1 if per == "model" else n_classes
+        self.raw = nn.Parameter(torch.full((rates,), math.log(initial / (largest - initial)), device="cpu"))
 
     def rate(self) -> Tensor:
         """ε of each true class, with shape (C,): the probability that a label of that class was flipped."""
-        if self.per == "matrix":
-            return 1 - self.raw.softmax(1).diagonal()
         return (self.largest * torch.sigmoid(self.raw)).expand(self.n_classes)
 
-    def transition(self) -> Tensor:
-        """T with shape (C, C). Rows are true classes, columns are observed labels, and each row sums to 1."""
-        if self.per == "matrix":
-            return self.raw.softmax(1)
-        rate = self.rate().unsqueeze(1)
-        identity = torch.eye(self.n_classes, dtype=rate.dtype, device=rate.device)
-        return identity * (1 - rate) + (1 - identity) * rate / (self.n_classes - 1)
-
     def quantities(self, hyper: Tensors) -> Tensors:
-        return {"transition": self.transition()} if self.per == "matrix" else {"rate": self.rate()}
+        return {"rate": self.rate()}
 
     def outputs(self, logits: Tensor, batch: Batch) -> Tensor:
         """``log q``, which equals its own log-softmax, so it can be used as logits."""
@@ -107,11 +86,6 @@ class LabelNoise(OuterVariable):
 
     def _kept_and_flipped(self, log_probs: Tensor) -> tuple[Tensor, Tensor]:
         """``log(T[y, y]·p_y)`` and ``log(Σ_{c≠y} T[c, y]·p_c)`` for each y."""
-        if self.per == "matrix":
-            log_t = torch.log_softmax(self.raw, dim=1)
-            diagonal = torch.eye(self.n_classes, dtype=torch.bool, device=log_t.device)
-            flipped = torch.logsumexp(log_probs.unsqueeze(-1) + log_t.masked_fill(diagonal, -torch.inf), dim=-2)
-            return log_probs + log_t.diagonal(), flipped
         log_rate = F.logsigmoid(self.raw) + math.log(self.largest / (self.n_classes - 1))
         kept = log_probs + torch.log1p(-self.largest * torch.sigmoid(self.raw))
         return kept, logsumexp_of_others(log_probs + log_rate)
@@ -131,12 +105,7 @@ class LabelSmoothing(OuterVariable):
     """
 
     def __init__(
-        self,
-        count: int,
-        *,
-        per: Literal["sample", "class"] = "sample",
-        initial: float = 0.01,
-        largest: float = 1.0,
+        self, count: int, *, per: Literal["sample", "class"] = "sample", initial: float = 0.01, largest: float = 1.0
     ) -> None:
         super().__init__()
         check_choice("per", per, ("sample", "class"))

@@ -296,7 +296,6 @@ class FunctionalModule:
         seed: int | Sequence[int],
         *inputs: Any,
         evaluate: Callable[[Tensor, Tensors], Any] | None = None,
-        kind: object = None,
     ) -> Tensors:
         """Dropout masks for a forward pass on ``inputs``: a pure function of ``seed`` and the inputs' shapes.
 
@@ -309,8 +308,6 @@ class FunctionalModule:
         evaluate : callable ``(params, buffers)``, optional
             The computation that uses the masks, if it is not just ``module(*inputs)``: a loss that takes inputs apart,
             or calls the network several times.
-        kind : hashable
-            Identifies the computation. Different computations on inputs of the same shapes need different kinds.
         """
         if not self.dropouts:
             return {}
@@ -319,7 +316,7 @@ class FunctionalModule:
             point = self._initial, self.initial_buffers()
             return self.bind(*point, train=True)(*inputs) if evaluate is None else evaluate(*point)
 
-        key = (kind, *(t.shape for t in tensors_of(inputs)))
+        key = tuple(t.shape for t in tensors_of(inputs))
         return self._masks.draw(seed, key, run, self._initial)
 
 

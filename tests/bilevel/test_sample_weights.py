@@ -1,4 +1,4 @@
-"""Tests of sample weights with a prior, and with smoothing over neighbours."""
+"""Outer variables with one entry per sample: priors, smoothing over neighbours, and samples in any order and batch."""
 
 from __future__ import annotations
 
@@ -6,26 +6,30 @@ import math
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from calibrant.bilevel import (
     L2,
     SGD,
+    Adam,
     Bilevel,
+    LabelSmoothing,
     OuterVariable,
     OuterVariables,
-    Population,
     SampleWeights,
     SmoothedWeights,
     Unrolled,
     neighbourhood,
     solve,
 )
-from calibrant.bilevel.problem.objectives import DEFAULT_OUTER_LOSS
-from calibrant.data import Batch
-from tests.bilevel.variable_cases import filled
+from calibrant.bilevel.callbacks import Callback
+from calibrant.data import Batch, Indexed
+from calibrant.losses.classification import cross_entropy
+from tests.bilevel.variable_cases import CLASSES, TRAIN, filled, linear_model, split
 
-TRAIN, CLASSES = 12, 3
 LABELS = torch.arange(TRAIN) % CLASSES
 ROWS = torch.tensor([7, 2, 2, 11])
 
@@ -64,24 +68,6 @@ def test_priors_of_a_chain_enter_only_the_outer_loss():
     assert inner.item() == pytest.approx(by_hand.mean().item(), rel=1e-13)
 
 
-def test_modules_that_are_no_outer_variable_have_no_prior():
-    x = inputs()
-
-    class Own(nn.Linear):
-        def prior(self):
-            raise AssertionError("not an OuterVariable's")
-
-    problem = Bilevel(
-        nn.Linear(2, CLASSES).double(),
-        Own(1, 1),
-        train=(x, LABELS),
-        val=(x, LABELS),
-        inner_loss=lambda net, outer, batch: nn.functional.cross_entropy(net(batch.inputs), batch.targets),
-        outer_loss=DEFAULT_OUTER_LOSS,
-    )
-    assert torch.isfinite(problem.outer(problem.view.initial(), {}, problem.initial_phi(), problem.val_batch(0))[0])
-
-
 def test_a_strong_prior_holds_the_weights_at_one():
     torch.manual_seed(0)
     x, y = inputs(60), torch.randint(0, CLASSES, (60,))
@@ -91,11 +77,7 @@ def test_a_strong_prior_holds_the_weights_at_one():
         outer = SampleWeights(40, initial_weight=0.5, prior_strength=strength)
         problem = Bilevel(nn.Linear(2, CLASSES).double(), outer, train=(x[:40], y[:40]), val=(x[40:], y[40:]))
         solution = solve(
-            problem,
-            hypergradient=Unrolled(5),
-            inner_optimizer=SGD(0.5),
-            outer_optimizer=SGD(5.0),
-            outer_steps=40,
+            problem, hypergradient=Unrolled(5), inner_optimizer=SGD(0.5), outer_optimizer=SGD(5.0), outer_steps=40
         )
         spread[strength] = (solution.outer_variables()["raw"] - 1).abs().mean().item()
     assert 4 * spread[5.0] < spread[0.0]
@@ -157,31 +139,6 @@ def test_smoothed_weights_of_many_samples_are_cheap():
     assert outer.raw.grad.sum().item() == pytest.approx(500, rel=1e-4)
 
 
-@pytest.mark.parametrize("batch_size", [None, 10])
-def test_members_of_a_population_bring_their_own_data(batch_size):
-    """Kernels differ between members; each equals its single run."""
-
-    def member(m):
-        x, y = inputs(40, seed=m) * (m + 1), torch.arange(40) % CLASSES
-        torch.manual_seed(m)
-        model = nn.Linear(2, CLASSES).double()
-        constants = neighbourhood(x[:24], y[:24], neighbours=4)
-        data = {"train": (x[:24], y[:24]), "val": (x[24:], y[24:]), "batch_size": batch_size}
-        return Bilevel(model, SmoothedWeights(24, initial_weight=0.8), hyper=constants, seed=m, **data)
-
-    settings = {
-        "hypergradient": Unrolled(3),
-        "inner_optimizer": SGD(0.1),
-        "outer_optimizer": SGD(2.0),
-        "outer_steps": 3,
-    }
-    together = solve(Population([member(m) for m in range(3)]), **settings)
-    for m in range(3):
-        alone = solve(member(m), **settings)
-        torch.testing.assert_close(together.phi[m], alone.phi, rtol=1e-10, atol=1e-12)
-        assert not torch.equal(alone.phi, member(m).initial_phi())
-
-
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
@@ -204,3 +161,97 @@ def test_members_of_a_population_bring_their_own_data(batch_size):
 def test_errors_say_what_is_wrong(make, sentence):
     with pytest.raises(ValueError, match=sentence):
         make()
+
+
+class Gradient(Callback):
+    """Keeps the hypergradient."""
+
+    def on_step(self, run):
+        self.gradient = run.gradient.clone()
+
+
+def gradient_of(problem, steps, optimizer):
+    """dF/dφ of one outer step of `steps` inner steps."""
+    kept = Gradient()
+    solve(
+        problem,
+        hypergradient=Unrolled(steps),
+        inner_optimizer=optimizer,
+        outer_optimizer=SGD(0.1),
+        outer_steps=1,
+        callbacks=[kept],
+    )
+    return kept.gradient
+
+
+PER_SAMPLE = {
+    "weights, clipped": lambda: SampleWeights(TRAIN),
+    "weights, sigmoid": lambda: SampleWeights(TRAIN, form="sigmoid"),
+    "smoothing": lambda: LabelSmoothing(TRAIN),
+}
+
+
+def _hypergradient(outer, order, batches, optimizer):
+    """dF/dφ when training sample i is row order[i] of the data set; each step has the same samples."""
+    (x, y), val = split()
+    rows = torch.argsort(order)  # row r holds sample rows[r]
+    outer = filled(outer)
+    with torch.no_grad():
+        outer.raw.copy_(outer.raw[rows])
+    x, y = x.double()[rows], y[rows]
+    if batches is None:
+        train = (x, y)
+    else:
+        train = [(x[order[b]], y[order[b]], order[b]) for b in batches]
+    problem = Bilevel(linear_model(), outer, train=train, val=(val[0].double(), val[1]))
+    return gradient_of(problem, 4, optimizer)[order]
+
+
+@pytest.mark.parametrize("name", PER_SAMPLE)
+@settings(max_examples=20, deadline=None, derandomize=True)
+@given(
+    order=st.permutations(range(TRAIN)),
+    shuffled=st.permutations(range(TRAIN)),
+    size=st.sampled_from([None, 1, 3, 5]),
+    adam=st.booleans(),
+)
+def test_permuting_the_samples_permutes_the_hypergradient(name, order, shuffled, size, adam):
+    order = torch.tensor(order)
+    batches = None if size is None else torch.tensor(shuffled).split(size)
+    optimizer = Adam(0.05) if adam else SGD(0.3, momentum=0.5)
+    straight = _hypergradient(PER_SAMPLE[name](), torch.arange(TRAIN), batches, optimizer)
+    permuted = _hypergradient(PER_SAMPLE[name](), order, batches, optimizer)
+    assert straight.abs().max() > 0
+    torch.testing.assert_close(permuted, straight, rtol=1e-9, atol=1e-12)
+    if batches is not None:  # and only those that were seen have one
+        seen = torch.cat([batches[t % len(batches)] for t in range(4)]).unique()
+        unseen = [i for i in range(TRAIN) if i not in seen]
+        assert straight[unseen].abs().sum() == 0
+
+
+@pytest.mark.parametrize("name", PER_SAMPLE)
+def test_tensors_and_indexed_loaders_move_the_same_variables(name):
+    """After one step on one batch exactly the batch's samples have a hypergradient, for any source of batches."""
+    (x, y), (vx, vy) = split()
+    x = x.double()
+    for train, size in (((x, y), 5), (DataLoader(Indexed(TensorDataset(x, y)), batch_size=5, shuffle=True), None)):
+        problem = Bilevel(
+            linear_model(), PER_SAMPLE[name](), train=train, val=(vx.double(), vy), batch_size=size, seed=3
+        )
+        index = problem.train_batch(0).index
+        gradient = gradient_of(problem, 1, SGD(0.1))
+        assert sorted(gradient.nonzero().flatten().tolist()) == sorted(index.tolist())
+
+
+def test_one_step_of_descent_by_hand():
+    """dF/dw_i = −lr·⟨∇F(θ'), ∇l_i(θ)⟩/n for one step of plain descent, sample by sample."""
+    (x, y), (vx, vy) = split()
+    x, vx = x.double(), vx.double()
+    problem = Bilevel(linear_model(), SampleWeights(TRAIN, initial_weight=0.5), train=(x, y), val=(vx, vy))
+    gradient = gradient_of(problem, 1, SGD(0.7))
+    theta = problem.view.initial().requires_grad_()
+    losses = cross_entropy(problem.view.bind(theta, {})(x), y)
+    each = torch.stack([torch.autograd.grad(loss, theta, retain_graph=True)[0] for loss in losses])
+    after = (theta - 0.7 * 0.5 * each.mean(0)).detach().requires_grad_()
+    (outer,) = torch.autograd.grad(cross_entropy(problem.view.bind(after, {})(vx), vy).mean(), after)
+    torch.testing.assert_close(gradient, -0.7 * (each @ outer) / TRAIN, rtol=1e-12, atol=1e-14)

@@ -1,6 +1,9 @@
-"""Tests of the hooks of outer variables, and of arguments of ``solve``: wrong results and wrong types raise errors."""
+"""Errors that say what to do: misuse, hooks that return something else, and values that are not finite."""
 
 from __future__ import annotations
+
+import math
+import re
 
 import pytest
 import torch
@@ -11,18 +14,25 @@ from calibrant.bilevel import (
     CG,
     SGD,
     Bilevel,
+    EarlyStopping,
     History,
     Implicit,
+    InitialPoint,
     LabelSmoothing,
     Neumann,
+    NonFiniteError,
     Nystrom,
+    OneStep,
     OuterVariable,
     Plain,
+    SampleWeights,
+    Truncated,
     Unrolled,
+    composed,
     solve,
 )
 from calibrant.data import TensorStream
-from tests.bilevel.loop_cases import CLASSES, blobs, mlp, problem, run
+from tests.bilevel.loop_cases import CLASSES, SAMPLES, blobs, mlp, problem, run
 
 
 class Own(OuterVariable):
@@ -111,7 +121,11 @@ def test_losses_and_sample_weights_must_have_one_shape():
         Bilevel(mlp(), train=train, inner_loss=columns)
 
 
+THEIRS = torch.optim.SGD(mlp().parameters(), 0.1)
 ARGUMENTS = {
+    "a name of a hypergradient": ({"hypergradient": "unrolled"}, TypeError, "Unrolled"),
+    "an optimiser of torch": ({"inner_optimizer": THEIRS}, TypeError, r"inner optimiser.*torch\.optim"),
+    "an outer optimiser of torch": ({"outer_optimizer": THEIRS}, TypeError, "outer optimiser"),
     "a list of problems": ({"problem": [1, 2]}, TypeError, r"must be a Bilevel or a Population; got a list"),
     "a callback alone": ({"callbacks": History()}, TypeError, r"callbacks must be a list.*Pass \[callback\]"),
     "a function as callback": ({"callbacks": [print]}, TypeError, r"callbacks must be a list.*Derive a class"),
@@ -133,6 +147,7 @@ def test_wrong_arguments_of_solve_are_named(case):
     ("make", "kind", "sentence"),
     [
         (lambda: Unrolled(2.5), ValueError, r"steps must be at least 1 and a whole number; got 2\.5"),
+        (lambda: OneStep(scope="tail"), ValueError, "scope must be 'all' or 'head'; got 'tail'"),
         (lambda: Implicit(2, solve="cg"), TypeError, r"solve must be a linear solver such as CG\(\); got 'cg'"),
         (lambda: Implicit(2, solve=CG), TypeError, r"solve must be a linear solver"),
         (lambda: Implicit(2, damping=-1.0), ValueError, r"damping must be at least 0; got -1\.0"),
@@ -168,3 +183,105 @@ def test_embeddings_whose_steps_cannot_be_differentiated_are_named():
         Bilevel(Words(scale_grad_by_freq=True), LabelSmoothing(CLASSES, per="class"), **data)
     plain = Bilevel(Words(scale_grad_by_freq=True), **data)
     assert solve(plain, hypergradient=Plain(2), inner_optimizer=SGD(0.1), outer_steps=1).params.isfinite().all()
+
+
+MISUSES = {
+    "no outer variables": (lambda: run(Bilevel(mlp(), train=blobs(), val=blobs())), "no outer variables"),
+    "no validation data": (lambda: run(problem(val=None)), "needs validation data"),
+    "no outer optimiser": (lambda: run(problem(), outer_optimizer=None), "outer_optimizer must be given"),
+    "initial point, carried over": (lambda: run(problem(outer=InitialPoint(mlp()))), "restart must be True"),
+    "initial point out of sight of a window": (
+        lambda: run(problem(outer=InitialPoint(mlp())), hypergradient=Truncated(4, 2), restart=True),
+        r"Truncated\(.*does not differentiate through the starting point",
+    ),
+    "initial point out of sight of a look-ahead": (
+        lambda: run(problem(outer=InitialPoint(mlp())), hypergradient=OneStep(), restart=True),
+        "does not differentiate through the starting point",
+    ),
+    "steps per member of one problem": (lambda: run(problem(), outer_steps=torch.tensor([3])), "one per member"),
+    "negative steps": (lambda: run(problem(), outer_steps=-1), "outer_steps must be at least 0"),
+    "rates per member of one problem": (
+        lambda: run(problem(), inner_optimizer=SGD(torch.tensor([0.1, 0.2]))),
+        "inner learning rate",
+    ),
+    "clip_norm of zero": (lambda: run(problem(), clip_norm=0.0), "clip_norm must be positive"),
+    "unknown compiler": (lambda: run(problem(), compile="fast"), "'trace' or 'inductor'"),
+    "module without a loss": (lambda: problem(outer=nn.Linear(2, 1)), "inner_loss must be given"),
+    "inner loss of wrong shape": (
+        lambda: problem(inner_loss=lambda net, outer, batch: net(batch.inputs)),
+        r"inner loss must be one value.*\(20, 3\)",
+    ),
+    "inner loss that is a float": (lambda: problem(inner_loss=lambda net, outer, batch: 1.0), "inner loss.*float"),
+    "outer loss of wrong shape": (
+        lambda: run(problem(outer_loss=lambda net, outer, batch: net(batch.inputs))),
+        "outer loss must be one value",
+    ),
+    "outer loss of nothing": (
+        lambda: run(problem(outer_loss=lambda net, outer, batch: batch.inputs.mean())),
+        "must depend on the network or on the outer variables",
+    ),
+    "weights of a reduced loss": (
+        lambda: problem(inner_loss=composed(F.cross_entropy)),
+        "SampleWeights needs one loss per sample",
+    ),
+    "early stopping at no step": (lambda: EarlyStopping(every=0), "every must be at least 1"),
+    "outer variables at no step": (lambda: History(phi_every=0), "phi_every must be at least 1"),
+    "nothing to train": (lambda: problem(mlp().requires_grad_(False)), "must have trainable parameters"),
+    "rows that do not match": (lambda: problem(train=(blobs()[0], blobs()[1][:5])), "the same samples"),
+    "last beyond steps": (lambda: Truncated(3, 4), "between 1 and steps=3"),
+    "unknown memory": (lambda: Unrolled(3, memory="all"), "memory must be"),
+    "no steps": (lambda: Plain(0), "steps must be at least 1"),
+    "member of one problem": (lambda: run(problem(), outer_steps=0).member(0), "solution of a Population"),
+}
+
+
+@pytest.mark.parametrize("case", MISUSES)
+def test_misuse_is_answered_by_a_sentence(case):
+    misuse, sentence = MISUSES[case]
+    with pytest.raises(ValueError, match=sentence):
+        misuse()
+
+
+def test_an_exploding_inner_loss_names_step_and_level():
+    x, y = blobs(dtype=torch.float32)
+    case = Bilevel(mlp(dtype=torch.float32), SampleWeights(SAMPLES), train=(x, y), val=(x, y))
+    with pytest.raises(NonFiniteError, match=r"inner.*outer step \d+.*smaller inner learning rate"):
+        run(case, inner_optimizer=SGD(1e38, momentum=0.9), outer_steps=50)
+    history = History()
+    x[3] = float("nan")
+    case = problem(mlp(dtype=torch.float32), train=(x, y), batch_size=1)
+    with pytest.raises(NonFiniteError, match=r"inner loss.*inner step (\d+) \(outer step (\d+)\)") as error:
+        run(case, callbacks=[history], outer_steps=50)
+    inner, outer = (int(number) for number in re.findall(r"step (\d+)", str(error.value)))
+    bad = next(k for k in range(50) if int(case.train_batch(k).index) == 3)
+    assert inner == bad + 1
+    assert outer == math.ceil(inner / 4) == len(history["inner_loss"]) + 1
+
+
+@pytest.mark.parametrize(
+    "hypergradient", [Unrolled(3), Truncated(3, 1), OneStep(3)], ids=["unrolled", "truncated", "one step"]
+)
+def test_bad_validation_data_is_blamed_on_the_outer_level(hypergradient):
+    x, y = blobs(100)
+    x[0, 0] = float("nan")
+    with pytest.raises(NonFiniteError, match=r"outer loss was not finite at outer step 1.*validation"):
+        run(problem(val=(x, y)), hypergradient=hypergradient)
+
+
+@pytest.mark.parametrize("hypergradient", [Plain(1), OneStep(1, learning_rate=0.1)], ids=["plain", "one step"])
+def test_parameters_that_overflow_in_the_last_step_are_not_returned(hypergradient):
+    with pytest.raises(NonFiniteError, match=r"inner parameter vector.*outer step 1.*smaller inner learning rate"):
+        run(problem(), hypergradient=hypergradient, inner_optimizer=SGD(lambda step: float("inf")), outer_steps=1)
+
+
+def test_outer_variables_that_overflow_are_not_returned():
+    class Free(OuterVariable):
+        def __init__(self):
+            super().__init__()
+            self.w = nn.Parameter(torch.ones(SAMPLES))
+
+        def weigh(self, losses, batch):
+            return losses * self.w
+
+    with pytest.raises(NonFiniteError, match=r"outer variables.*smaller outer learning rate"):
+        run(problem(outer=Free()), outer_optimizer=SGD(lambda step: float("inf")), outer_steps=1)
