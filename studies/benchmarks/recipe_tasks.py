@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from calibrant.models import resnet18, wide_resnet
 from studies import networks as plain
+from studies.benchmarks.real_tasks import REAL, Rows, pretrain
 from studies.images import load_parts
 from studies.network_tasks import TASKS, Pair, Splits, TaskKind, classes_of
 
@@ -70,6 +71,14 @@ SIZES = 8000, 2000, 5000
 def _kind(form: type[TaskKind], story: str) -> Any:
     """A kind of task of which only the loader is used."""
     return form("", story, TASKS["table"].draw, TASKS["table"].build, "")
+
+
+class RowsKind(TaskKind):
+    """A task whose batches are read by :class:`Rows`."""
+
+    def loader(self, pair: Pair, *, shuffle: bool) -> Any:
+        """Return batches of rows."""
+        return Rows(pair, shuffle)
 
 
 @dataclass(frozen=True)
@@ -136,12 +145,15 @@ class ImageTask:
     build: Callable[[int, int], nn.Module]
     """``(classes, seed)``."""
     epochs: int
+    tuned: bool = False
+    """Train on the first half of the classes before, and compare on the other half."""
 
 
 IMAGES = {
     "images-resnet": ImageTask("cifar10", lambda classes, seed: resnet18(classes, seed=seed), 15),
     "images-wide": ImageTask("cifar100", lambda classes, seed: wide_resnet(classes, depth=16, width=4, seed=seed), 12),
     "images-transformer": ImageTask("cifar100", Vision, 12),
+    "images-tuned": ImageTask("cifar100", lambda classes, seed: resnet18(classes, seed=seed), 8, tuned=True),
 }
 FOLDER: list[Path] = []
 """The folder with the published images, from ``--data``."""
@@ -156,10 +168,46 @@ def images(name: str, seed: int, device: str = "cpu", subset: int | None = None)
         raise ValueError(f"The task {name} needs the published images. Give their folder: --data FOLDER.")
     task = IMAGES[name]
     train, test, n_classes = published(task.dataset, FOLDER[0], device)
+    if task.tuned:
+        n_classes //= 2
+        source, train, test = halved(train, False), halved(train, True), halved(test, True)
+        model = tuned_network(task, n_classes, seed, source)
+    else:
+        model = task.build(n_classes, seed)
     order = torch.randperm(len(train.labels), generator=torch.Generator().manual_seed(1000 * seed + 7)).to(device)
     val, rest = order[: len(order) // 10], order[len(order) // 10 :][:subset]
     parts = [Pair(train.inputs[rows], train.labels[rows]) for rows in (rest, val)]
-    return Case(_kind(ImageKind, "images with crops and flips"), Splits(*parts, test), task.build(n_classes, seed))
+    return Case(_kind(ImageKind, "images with crops and flips"), Splits(*parts, test), model)
+
+
+def halved(pair: Pair, second: bool) -> Pair:
+    """The samples of the first or second half of the classes, counted from 0."""
+    half = (int(pair.labels.max()) + 1) // 2
+    rows = (pair.labels >= half) == second
+    return Pair(pair.inputs[rows], pair.labels[rows] - half * second)
+
+
+def tuned_network(task: ImageTask, n_classes: int, seed: int, source: Pair) -> nn.Module:
+    """A network trained on other classes, on the CPU, with a new head."""
+    model = task.build(n_classes, seed).to(source.labels.device)
+    torch.manual_seed(seed)
+    pretrain(model, Crops(source, True), PRETRAINED)
+    model.fc = nn.Linear(model.fc.in_features, n_classes)
+    return model.cpu()
+
+
+PRETRAINED = 10
+"""Epochs on other classes before fine-tuning."""
+
+
+def real(name: str, seed: int, device: str) -> Case:
+    """A task of :mod:`studies.benchmarks.real_tasks`."""
+    if not FOLDER:
+        raise ValueError(f"The task {name} needs the published data. Give their folder: --data FOLDER.")
+    splits = REAL[name].draw(FOLDER[0], seed)
+    splits = Splits(*(Pair(pair.inputs.to(device), pair.labels.to(device)) for pair in splits))
+    model = REAL[name].build(int(splits.train.labels.max()) + 1, seed)
+    return Case(_kind(RowsKind, "rows in memory"), splits, model)
 
 
 @cache
@@ -176,9 +224,13 @@ CASES: dict[str, Callable[[int], Case]] = {
     "embeddings": embeddings,
     "digits-tuned": tuned_digits,
 }
-TASK_NAMES = (*CASES, *IMAGES)
+WITH_DATA = IMAGES | REAL
+"""Tasks that need ``--data``."""
+TASK_NAMES = (*CASES, *WITH_DATA)
 
 
 def case_of(task: str, seed: int, device: str = "cpu", subset: int | None = None) -> Case:
     """A task by name. ``subset`` is for image tasks."""
-    return images(task, seed, device, subset) if task in IMAGES else CASES[task](seed)
+    if task in IMAGES:
+        return images(task, seed, device, subset)
+    return real(task, seed, device) if task in REAL else CASES[task](seed)
