@@ -84,19 +84,19 @@ def tell(results: Results) -> Report:
     def values(name: str, metric: str, over: Sequence[str]) -> dict[Any, float]:
         """The mean over some sets by seed; NaN if one of the trainings failed."""
         each = [by_seed(records, metric, dataset=dataset, method=name) for dataset in over]
-        seeds = [seed for seed in each[0] if all(seed in own for own in each)]
-        return {seed: float(np.mean([np.nan if own[seed] is None else own[seed] for own in each])) for seed in seeds}
+        seeds = [seed for seed in each[0] if all(seed in part for part in each)]
+        return {seed: float(np.mean([np.nan if part[seed] is None else part[seed] for part in each])) for seed in seeds}
 
     for title, over in {"All sets": sets, **{dataset: [dataset] for dataset in sets}}.items():
         report.section(title, "For each seed, the mean over the sets." if over is sets else "")
         rows = []
         for name in names:
-            own = {metric: values(name, metric, over) for metric in METRICS}
+            means = {metric: values(name, metric, over) for metric in METRICS}
             other = OURS if group[name] == OURS and OURS in names else "bo4sc"
-            gaps = [shared_difference(own[m], values(other, m, over)) for m in ("true_ece", "nll")]
-            found = [*(mean_interval(v.values()) if v else UNMEASURED for v in own.values()), *gaps]
+            gaps = [shared_difference(means[m], values(other, m, over)) for m in ("true_ece", "nll")]
+            estimates = [*(mean_interval(v.values()) if v else UNMEASURED for v in means.values()), *gaps]
             # A failed training has no mean; its row stays empty.
-            rows.append([name, group[name], *(None if np.isnan(e.value) else e for e in found)])
+            rows.append([name, group[name], *(None if np.isnan(e.value) else e for e in estimates)])
         heads = [*METRICS.values(), Column("Δ true ECE", digits=4), Column("Δ NLL", digits=4)]
         report.table(["variant", "what", *heads], rows)
     report.section(
@@ -105,7 +105,7 @@ def tell(results: Results) -> Report:
         "correlation of a sample's weight with the exact probability of its label; the AUROC of low weights for "
         "finding labels that differ from the Bayes classifier's. Means over all sets and seeds with a value.",
     )
-    story = pd.DataFrame(records).groupby("method")[list(STORY)].agg(lambda own: own.astype(float).mean()).dropna()
+    story = pd.DataFrame(records).groupby("method")[list(STORY)].agg(lambda s: s.astype(float).mean()).dropna()
     weights = [[name, *map(float, story.loc[name])] for name in names if name in story.index]
     report.table(["variant", *(Column(heading, digits=2) for heading in WEIGHTS)], weights)
     failures(report, records, "Their rows are empty.")

@@ -118,18 +118,18 @@ def curves(group: RunGroup) -> Any | None:
     """
     methods = [m for m in shown(group) if m not in AT_THE_END]
     runs = {name: {m: [r["curve"] for r in group.of(m) if r["curve"].get(name)] for m in methods} for name in TITLES}
-    panels = {name: own for name, own in runs.items() if any(own.values())}
+    panels = {name: method_runs for name, method_runs in runs.items() if any(method_runs.values())}
     if not panels:
         return None
     with style.context() as plt:
         figure, axes = plt.subplots(1, len(panels), figsize=(3.25 * len(panels), 3.6), layout="constrained")
         for ax, (name, by_method) in zip(np.ravel(axes), panels.items(), strict=True):
-            for method, own in by_method.items():
-                if own:
-                    least = min(len(run["epoch"]) for run in own)
-                    values = np.mean([run[name][:least] for run in own], axis=0)
+            for method, method_runs in by_method.items():
+                if method_runs:
+                    least = min(len(run["epoch"]) for run in method_runs)
+                    values = np.mean([run[name][:least] for run in method_runs], axis=0)
                     look = look_of(group, method)
-                    ax.plot(own[0]["epoch"][:least], values, linewidth=1.4, label=method, gid="model", **look)
+                    ax.plot(method_runs[0]["epoch"][:least], values, linewidth=1.4, label=method, gid="model", **look)
             ax.set(xlabel="epoch", title=TITLES[name])
             ax.set_ylim(bottom=0)
             ax.xaxis.get_major_locator().set_params(integer=True)

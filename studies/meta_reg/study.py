@@ -161,7 +161,7 @@ def training_plan(
         deadline = None if minutes is None else time.monotonic() + 60 * minutes
         methods = dict(planned)
         with StudyProgress(missing) as progress:
-            for key in (own for _ in range(2) for own in store.take(missing)):
+            for key in (run_key for _ in range(2) for run_key in store.take(missing)):
                 together = [other for other in missing if _same_network(key, other, methods) and not store.has(other)]
                 if together[0] != key:
                     continue  # another process trains this network
@@ -180,9 +180,9 @@ def training_plan(
                 except OutOfTime:
                     return tell_user("Time is up. Run the same command again to continue.")
                 store.add(records)
-                for own, record in records.items():
-                    progress.finish([own])
-                    tell_user(f"[{len(missing) - len(progress.left)}/{len(missing)}] {_line(own, record)}")
+                for run_key, record in records.items():
+                    progress.finish([run_key])
+                    tell_user(f"[{len(missing) - len(progress.left)}/{len(missing)}] {_line(run_key, record)}")
         return None
 
     return Plan([key for key, _ in planned], config, make, folder=f"{NAME}-{setup.dataset}")
