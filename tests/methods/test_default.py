@@ -10,9 +10,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import calibrant
-from calibrant.methods import Calibrated, CrossFitted, Samples, Task, default_method
+from calibrant.methods import Calibrated, CrossFitted, Samples, Standard, Task, default_method
 from calibrant.methods.core.samples import as_part
-from calibrant.methods.fit.defaults import NEW, PLAIN, TUNED
+from calibrant.methods.fit.defaults import NEW, TUNED
 from calibrant.methods.fit.untrained import is_pretrained, is_untrained
 from calibrant.methods.recipes import RECIPES, SMALL_RECIPES, recipe_for
 from calibrant.methods.standard import VariedRates
@@ -149,10 +149,13 @@ def perceptron(seed):
         return nn.Sequential(nn.Linear(10, 128), nn.ReLU(), nn.Linear(128, 3))
 
 
+PLAIN = Standard(epochs=None, learning_rate=0.001, batch_size=128)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("draw", "model"), [(rows, perceptron), (sequences, Recurrent)])
 def test_large_data_default_is_no_worse_than_plain_training(draw, model):
     generator = torch.Generator().manual_seed(0)
     train, val, test = (draw(count, generator) for count in (4200, 800, 4000))
-    default, plain = (calibrant.fit(model(0), train, val, method=method) for method in (None, PLAIN))
+    default, plain = (calibrant.fit(model(0), train, val, method=method) for method in ("auto", PLAIN))
     assert float(nll(default.probs(test[0]), test[1])) <= float(nll(plain.probs(test[0]), test[1]))

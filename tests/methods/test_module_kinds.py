@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import types
 import warnings
 from collections import namedtuple
@@ -13,10 +14,13 @@ from torch import nn
 from torch.nn.utils import parametrizations, prune
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, Dataset
 
 import calibrant
+from calibrant.data.streams.batch import as_dtype, map_tensors
 from calibrant.methods import BO4SC
 from calibrant.models.functional.network import batch_format, call, logits_of
+from calibrant.models.functional.user_modules import unwrapped
 
 CLASSES = 3
 
@@ -40,6 +44,16 @@ def sequences(n, seed=0):
 def padded(n, seed=0):
     x, y = sequences(n, seed)
     return {"x": x, "lengths": torch.arange(n) % 4 + 3}, y
+
+
+def pair(n, seed=0):
+    x, y = rows(n, seed)
+    return (x, x.flip(1)), y
+
+
+def mapping(n, seed=0):
+    (left, right), y = pair(n, seed)
+    return {"left": left, "right": right}, y
 
 
 def tokens(n, seed=0):
@@ -282,6 +296,100 @@ class Listed(nn.Module):
         return x
 
 
+class Two(nn.Module):
+    """Two inputs."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.fc = nn.Linear(6, 4), nn.Linear(6, 4), nn.Linear(8, CLASSES)
+
+    def forward(self, left, right):
+        return self.fc(torch.cat([self.a(left), self.b(right)], 1).tanh())
+
+
+class OneTuple(Two):
+    """One argument, which is a tuple."""
+
+    def forward(self, pair):
+        return super().forward(*pair)
+
+
+class OneMapping(Two):
+    """One argument, which is a mapping; a further one has a default."""
+
+    def forward(self, batch, scale=1.0):
+        return super().forward(batch["left"], batch["right"]) * scale
+
+
+class Caching(nn.Module):
+    """Keeps activations of the last call, with their graph."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.fc = nn.Linear(6, 8), nn.Linear(8, CLASSES)
+        self(torch.zeros(2, 6))
+
+    def forward(self, x):
+        self.last = F.relu(self.body(x))
+        self.kept = {"features": [self.last]}
+        return self.fc(self.last)
+
+
+class Clamp(torch.autograd.Function):
+    """An operation without a rule for vmap."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.clamp_min(0)
+
+    @staticmethod
+    def backward(ctx, slope):
+        return slope * (ctx.saved_tensors[0] > 0)
+
+
+class OwnFunction(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.fc = nn.Linear(6, 8), nn.Linear(8, CLASSES)
+
+    def forward(self, x):
+        return self.fc(Clamp.apply(self.body(x)))
+
+
+class Flow(nn.Module):
+    """Control flow that depends on values."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = perceptron()
+
+    def forward(self, x):
+        return self.net(x) if self.net[0].weight.abs().sum() > 0 else x[:, :CLASSES]
+
+
+class SparseTokens(nn.Module):
+    """An embedding with sparse gradients."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.fc = nn.Embedding(9, 8, sparse=True), nn.Linear(8, CLASSES)
+
+    def forward(self, ids):
+        return self.fc(self.embed(ids).mean(1))
+
+
+class AnyArguments(Two):
+    """Takes any arguments."""
+
+    def forward(*inputs, **named):
+        return Two.forward(*inputs, **named)
+
+
+def perceptron():
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, CLASSES))
+
+
 def hooked():
     net = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, CLASSES))
     net[0].register_forward_hook(lambda layer, inputs, output: output.tanh())
@@ -308,6 +416,16 @@ def conv(norm=None):
 
 def parametrised(kind):
     return nn.Sequential(kind(nn.Linear(6, 6)), nn.Linear(6, CLASSES))
+
+
+def old_weight_norm():
+    with pytest.warns(FutureWarning, match="weight_norm"):
+        first = nn.utils.weight_norm(nn.Linear(6, 8))
+    return nn.Sequential(first, nn.ReLU(), nn.utils.spectral_norm(nn.Linear(8, CLASSES)))
+
+
+def new_weight_norm():
+    return nn.Sequential(parametrizations.weight_norm(nn.Linear(6, 8)), nn.ReLU(), nn.Linear(8, CLASSES))
 
 
 KINDS = {
@@ -347,7 +465,24 @@ KINDS = {
     "LSTM in bfloat16": (lambda: Recurrent().bfloat16(), sequences),
     "attention in bfloat16": (lambda: Causal().bfloat16(), tokens),
     "BatchNorm in bfloat16": (lambda: conv().bfloat16(), images),
+    "DataParallel": (lambda: nn.DataParallel(perceptron()), rows),
+    "torch.compile": (lambda: torch.compile(perceptron(), backend="eager"), rows),
+    "two inputs in a wrapper": (lambda: nn.DataParallel(Two()), pair),
+    "one tuple": (OneTuple, pair),
+    "one mapping": (OneMapping, mapping),
+    "any arguments": (AnyArguments, mapping),
+    "cached activations": (Caching, rows),
+    "gradient checkpointing": (lambda: Reentrant(False), rows),
+    "own function": (OwnFunction, rows),
+    "control flow": (Flow, rows),
+    "sparse embedding": (SparseTokens, tokens),
+    "old weight norm": (old_weight_norm, rows),
+    "new weight norm": (new_weight_norm, rows),
+    "bfloat16": (lambda: perceptron().bfloat16(), rows),
 }  # fmt: skip
+
+NOT_PICKLED = ("hooks", "orthogonal", "spectral norm", "old weight norm", "new weight norm")
+"""Hooks that are local functions, and parametrised layers."""
 
 
 def built(case):
@@ -356,26 +491,67 @@ def built(case):
     return make(), draw
 
 
+class Items(Dataset):
+    """The samples of data in memory, one at a time."""
+
+    def __init__(self, data):
+        self.inputs, self.labels = data
+
+    def __len__(self):
+        return len(self.labels)
+
+    def __getitem__(self, row):
+        inputs = map_tensors(lambda t: t[row], self.inputs)
+        if isinstance(inputs, dict):
+            return inputs | {"labels": self.labels[row]}
+        return inputs, self.labels[row]
+
+
+def state(model):
+    """Everything that ``fit`` must leave as it is."""
+    values = {k: v.clone() for k, v in model.state_dict().items()}
+    modes = [(m.training, len(m._forward_hooks)) for m in model.modules()]
+    return values, modes, [p.requires_grad for p in model.parameters()], torch.get_rng_state()
+
+
+FEW = ("two inputs in a wrapper", "one tuple", "one mapping", "own function", "old weight norm", "bfloat16")
+"""Modules that are trained on folds and by loaders, too."""
+
+
 @pytest.mark.filterwarnings("ignore:The network is at chance level", "ignore:None of the inputs have requires_grad")
-@pytest.mark.parametrize("case", KINDS)
-def test_the_recipes_train_every_kind_of_module(case):
+@pytest.mark.parametrize(
+    ("case", "how"), [*((case, "one") for case in KINDS), *((case, how) for case in FEW for how in ("folds", "loader"))]
+)
+def test_a_module_is_trained_saved_and_exported(case, how, tmp_path):
     net, draw = built(case)
-    start = {name: values.detach().clone() for name, values in net.named_parameters()}
-    inputs = draw(20, 2)[0]
-    result = calibrant.fit(net, draw(60), draw(40, 1), epochs=4, networks=1)
+    before, train, val, inputs = state(net), draw(60), draw(40, 1), draw(20, 2)[0]
+    if how == "loader":
+        train, val = DataLoader(Items(train), 16), DataLoader(Items(val), 16)
+    result = calibrant.fit(net, train, val, epochs=2, networks=1 if how == "one" else None)
+    after = state(net)
+    assert all(torch.equal(values, after[0][name]) for name, values in before[0].items())
+    assert before[1:3] == after[1:3]
+    assert torch.equal(before[3], after[3])
+
     probs = result.probs(inputs)
     assert probs.shape == (20, CLASSES)
-    trained = dict(result.modules[0].named_parameters())
-    moved = {name for name, values in start.items() if not torch.equal(values, trained[name])}
+    torch.testing.assert_close(result.probs(DataLoader(Items((inputs, torch.zeros(20).long())), 20)), probs)
+    start = dict(unwrapped(net).named_parameters())
+    moved = {name for name, p in result.modules[0].named_parameters() if not torch.equal(p, start[name])}
     assert moved
-    assert moved <= {name for name, values in net.named_parameters() if values.requires_grad}
+    assert moved <= {name for name, p in start.items() if p.requires_grad}
     low = "bfloat16" in case
-    given = batch_format(result.modules[0]).arguments(inputs) if isinstance(inputs, tuple | list) else inputs
+    given = batch_format(result.modules[0]).arguments(inputs) if isinstance(inputs, tuple) else inputs
     if case not in ("integer weights", "frozen body"):
-        given = calibrant.data.streams.batch.as_dtype(given, next(result.modules[0].parameters()).dtype)
+        given = as_dtype(given, next(result.modules[0].parameters()).dtype)
     with torch.no_grad():
         logits = logits_of(call(result.module, given))
     torch.testing.assert_close(logits.double().softmax(1), probs, atol=0.03 if low else 1e-4, rtol=0)
+    result.save(tmp_path / "net")
+    again = calibrant.Trained.load(tmp_path / "net", built(case)[0])
+    torch.testing.assert_close(again.probs(inputs), probs, atol=0.03 if low else 1e-7, rtol=0)
+    if case not in NOT_PICKLED:
+        assert torch.equal(pickle.loads(pickle.dumps(result)).probs(inputs), probs)
 
 
 @pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
@@ -393,7 +569,11 @@ SENTENCES = {
         ("bag", "sparse bag"),
         (BO4SC(steps=2, epochs=2), NotImplementedError, "embedding_bag, which has no second derivative"),
     ),
-    "reentrant checkpointing": (BO4SC(steps=2, epochs=2), ValueError, "Gradient checkpointing cannot be combined"),
+    **dict.fromkeys(
+        ("reentrant checkpointing", "gradient checkpointing"),
+        (BO4SC(steps=2, epochs=2), ValueError, "Gradient checkpointing cannot be combined with BO4SC"),
+    ),
+    "own function": ("self-calibrated", ValueError, r"trains its networks together.*setup_context.*Use another method"),
     "tied weights": ("flg-sece", ValueError, "The head could not be found"),
     "list of layers": ("flg-sece", ValueError, "'fc' must be called through the network's attribute 'fc'"),
 }
@@ -403,7 +583,7 @@ SENTENCES = {
 def test_a_bilevel_method_trains_a_module_or_says_why_not(case):
     net, draw = built(case)
     method, kind, sentence = SENTENCES.get(case, (BO4SC(steps=2, epochs=2), None, ""))
-    settings = {"learning_rate": 0.01, "epochs": 2} if isinstance(method, str) else {}
+    settings = {"learning_rate": 0.01, "epochs": 2} if method == "flg-sece" else {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if kind is None:

@@ -12,7 +12,7 @@ from calibrant.data.projection import AXES
 from calibrant.methods import Mixture, Samples, SelfCalibrated, Task, fit_all, tabular
 from calibrant.methods.core.method import build
 from calibrant.methods.crossfit.crossfit import fold_tasks
-from calibrant.methods.crossfit.folds import deal, grouped
+from calibrant.methods.crossfit.folds import grouped
 from calibrant.methods.self_calibrated import FEW_CASES, SHORT, Candidate, weighed
 from calibrant.methods.tabular import ROWS_PER_COLUMN, WIDE, Rotated, column_strengths, merged_copies, wide_axes
 from calibrant.models import mlp
@@ -45,7 +45,7 @@ def first_layers(found: Mixture) -> list[type[nn.Module]]:
 def test_without_embedding_networks_are_exactly_plain_perceptrons() -> None:
     task = table()
     found = fitted(task, embedding=None)
-    parts = fold_tasks(task, task.train, deal(task.train.labels, 2, seed=task.seed, repeats=2))
+    parts = fold_tasks(task, 2, repeats=2)
     model = mlp(3, 2, hidden=(4,), activation="silu", seed=parts[0].seed)
     first = Bilevel(model, L2(model), **parts[0].streams(None), seed=parts[0].seed)
     others = [first.replicate(first.view.draw(p.seed), **p.streams(None), seed=p.seed) for p in parts[1:]]

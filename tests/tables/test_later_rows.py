@@ -84,10 +84,6 @@ def test_rows_of_one_time_stay_together(tmp_path):
     churn(240).assign(year=2000 + np.arange(240) // 100).to_csv(tmp_path / "t.csv", index=False)
     for share, rows in ((0.05, 40), (0.2, 40), (0.5, 140), (0.9, 140)):
         assert len(parts_of(tmp_path / "t.csv", time="year", test=share).test) == rows
-    notes = parts_of(tmp_path / "t.csv", time="year", test=0.05).notes
-    assert any(
-        "has 40 rows of 240, not about 12, because rows of one time stay together. Try another" in n for n in notes
-    )
 
 
 def test_training_by_time_needs_no_time_later(quick, files, tmp_path):

@@ -71,7 +71,7 @@ def test_validation_and_test_files_have_weights(quick, weighted, tmp_path):
         (np.where(FIRST, 1.0, -1.0), "got 40 rows without one or with a negative one"),
         (np.zeros(240), "got zeros only"),
         (np.where(FIRST, 1.0, np.inf), "holds an infinite number"),
-        (np.where(FIRST, "much", "little"), "is numeric, but 'much' is not a number"),
+        (np.where(FIRST, "much", "little"), "must hold numbers; got 'much' in row"),
     ],
 )
 def test_wrong_weights_get_a_sentence(weights, sentence, tmp_path):

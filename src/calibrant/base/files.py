@@ -196,16 +196,21 @@ def write_container(path: str | os.PathLike[str], text: str, arrays: Mapping[str
         file.write(memoryview(raw)[begin:])
 
 
+def check_file(path: str | os.PathLike[str]) -> None:
+    """Raise an error if a file cannot be read: missing, a folder, or no permission."""
+    if os.path.isdir(path):
+        raise ValueError(f"{path} is a folder; give the name of a file in it.")
+    if not os.path.exists(path):
+        raise FileNotFoundError(f"There is no file {path}. Check the name and the folder.")
+    if not os.access(path, os.R_OK):
+        raise ValueError(f"{path} cannot be read: no permission. Give another file, or change its mode.")
+
+
 def read_bytes(path: str | os.PathLike[str]) -> bytes:
     """The bytes of a file; raises an error in one sentence if the file is missing or cannot be read."""
+    check_file(path)
     try:
         return Path(path).read_bytes()
-    except FileNotFoundError:
-        raise FileNotFoundError(f"There is no file {path}. Give the path that was given to save.") from None
-    except IsADirectoryError:
-        raise ValueError(f"{path} is a folder; give the name of a file in it.") from None
-    except PermissionError:
-        raise ValueError(f"{path} cannot be read: no permission. Give another file, or change its mode.") from None
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror or error}. Give another file.") from None
 

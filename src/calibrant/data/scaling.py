@@ -6,12 +6,10 @@ categories become one-hot. :class:`calibrant.data.TableEncoder` and the classifi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from sklearn.preprocessing import OneHotEncoder
 from torch import Tensor
 
 LIMIT = 10.0
@@ -47,8 +45,9 @@ class Scaling(NamedTuple):
 
     def transform(self, inputs: np.ndarray) -> np.ndarray:
         """The same as an array of shape (rows, ``width``)."""
-        scaled = np.empty((len(inputs), self.width), dtype=np.float32)
-        for rows in _blocks(len(inputs)):
+        scaled = np.zeros((len(inputs), self.width), dtype=np.float32)
+        for start in range(0, len(inputs), ROWS_AT_ONCE):
+            rows = slice(start, start + ROWS_AT_ONCE)
             self._fill(scaled[rows], inputs[rows])
         return scaled
 
@@ -98,23 +97,8 @@ class Scaling(NamedTuple):
         if not number.all():
             codes, categories, widths = inputs[:, ~number], self._kinds[~number], self._widths[~number]
             codes = np.where(np.isnan(codes), np.where(widths > categories, categories, UNSEEN), codes)
-            places = np.concatenate([np.arange(s, s + w) for s, w in zip(starts[~number], widths, strict=True)])
-            scaled[:, places] = _one_hot(codes, widths)
-
-
-def _one_hot(codes: np.ndarray, widths: np.ndarray) -> np.ndarray:
-    encoder = OneHotEncoder(
-        categories=[np.arange(float(width)) for width in widths],
-        handle_unknown="ignore",
-        sparse_output=False,
-        dtype=np.float32,
-    )
-    encoded: np.ndarray = encoder.fit_transform(codes)
-    return encoded
-
-
-def _blocks(rows: int) -> Iterator[slice]:
-    return (slice(start, start + ROWS_AT_ONCE) for start in range(0, rows, ROWS_AT_ONCE))
+            rows, columns = np.nonzero((codes >= 0) & (codes < widths))
+            scaled[rows, starts[~number][columns] + codes[rows, columns].astype(int)] = 1.0
 
 
 def drawn_in(values: np.ndarray, limit: float = LIMIT) -> np.ndarray:

@@ -51,7 +51,7 @@ class Mapped(Following):
     """A trained network whose logits are transformed by a learned map."""
 
     model: Fitted
-    map: nn.Module
+    map: LogitMap
     extras: dict[str, Any] = field(default_factory=dict)
     failure: str | None = None
 

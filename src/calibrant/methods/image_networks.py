@@ -18,7 +18,7 @@ from calibrant.data.vision import Mixup
 from calibrant.losses import Loss
 from calibrant.losses.classification import cross_entropy
 from calibrant.methods.averaged import evaluated
-from calibrant.methods.core.method import Method, SolveSettings, TrainedNetwork, TrainingGroup
+from calibrant.methods.core.method import Method, SolveSettings, TrainingGroup
 from calibrant.methods.core.samples import Samples, few_inputs
 from calibrant.methods.core.task import Task
 from calibrant.models.functional.global_state import generators_restored
@@ -193,12 +193,8 @@ class NetworkTraining(Method):
             inner_optimizer=self.recipe.optimizer(steps),
             steps=[steps] * len(group.problems),
             callbacks=self.recipe.callbacks(steps, group.tasks[0], hypergradient.steps, self.keeps_outer),
-            history=bilevel.History(),
             compile="inductor" if problem.start.is_cuda and not self.recipe.eager else "graphs",
         )
-
-    def learned(self, outcome: TrainedNetwork) -> dict[str, Any]:
-        return {"history": outcome.history}
 
 
 class HeldOutTraining(NetworkTraining):

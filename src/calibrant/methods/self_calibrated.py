@@ -15,7 +15,7 @@ from calibrant.methods import tabular
 from calibrant.methods.blend import blended, check_members, check_table
 from calibrant.methods.core.method import Method, SolveSettings, TrainedNetwork, TrainingGroup, failure
 from calibrant.methods.core.results import Fitted, Mixture
-from calibrant.methods.core.samples import Samples, batch_size
+from calibrant.methods.core.samples import batch_size
 from calibrant.methods.core.task import Task, pooled_part
 from calibrant.methods.crossfit.crossfit import (
     CrossFit,
@@ -26,7 +26,7 @@ from calibrant.methods.crossfit.crossfit import (
     labels_differ,
     last_step,
 )
-from calibrant.methods.crossfit.folds import Fold, folds_of, grouped
+from calibrant.methods.crossfit.folds import grouped
 from calibrant.models.architectures.mlp import Activation
 
 NARROW = 256
@@ -54,21 +54,17 @@ class Candidate(Method):
     tied: ClassVar[bool] = True
 
     def parts(self, task: Task) -> Sequence[Task]:
-        pooled = pooled_part(task)
-        parts = self.settings.share_of(fold_tasks(task, pooled, self.folds(task, pooled)), task)
-        if not self.label_noise:
-            return parts
-        trusted = torch.arange(len(pooled), device=task.train.labels.device) >= len(task.train)
-        return [replace(part, constants={"trusted": trusted}) for part in parts]
-
-    def folds(self, task: Task, pooled: Samples) -> list[Fold]:
-        """The folds of the networks; without ``refit`` one, which holds out the validation part."""
         settings = self.settings
         if settings.refit:
-            drawn = settings.folds, settings.repeats, settings.choose
-            return folds_of(task, pooled, *drawn, only_val=self.label_noise)
-        task.need_val("SelfCalibrated(refit=False)")
-        return folds_of(task, pooled, 1, only_val=True)
+            folds = fold_tasks(task, settings.folds, settings.repeats, settings.choose, only_val=self.label_noise)
+        else:
+            task.need_val("SelfCalibrated(refit=False)")
+            folds = fold_tasks(task, 1, only_val=True)
+        parts = settings.share_of(folds, task)
+        if not self.label_noise:
+            return parts
+        trusted = torch.arange(len(parts[0].pooled), device=task.train.labels.device) >= len(task.train)
+        return [replace(part, constants={"trusted": trusted}) for part in parts]
 
     def network(self, task: Task) -> nn.Module:
         return self.settings.network(task)

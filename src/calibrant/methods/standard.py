@@ -12,18 +12,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from calibrant.bilevel import Adam, Bilevel, EarlyStopping, History, NonFiniteError, Plain, composed
+from calibrant.bilevel import Adam, Bilevel, EarlyStopping, NonFiniteError, Plain, composed
 from calibrant.bilevel.problem.objectives import UserLoss
 from calibrant.data.streams.streams import mix
 from calibrant.losses.table import focal_loss, label_smoothing_loss
 from calibrant.methods.averaged import AveragedNetwork
 from calibrant.methods.confidence import check_calibrator, recalibrated
-from calibrant.methods.core.method import Method, SolveSettings, TrainedNetwork, TrainingGroup
+from calibrant.methods.core.method import Method, SolveSettings, TrainingGroup
 from calibrant.methods.core.results import Failed, Fitted, Mixture, begun, held_out_logits, network_logits
 from calibrant.methods.core.samples import Samples
-from calibrant.methods.core.task import Task, pooled_part, streams
-from calibrant.methods.crossfit.crossfit import CrossFit, FoldTask, calibrated_mean, fold_tasks
-from calibrant.methods.crossfit.folds import folds_of, grouped
+from calibrant.methods.core.task import Task, streams
+from calibrant.methods.crossfit.crossfit import CrossFit, calibrated_mean, fold_tasks
+from calibrant.methods.crossfit.folds import grouped
 
 CHECK_EVERY = 5
 """Steps between two evaluations of the validation loss."""
@@ -93,11 +93,7 @@ class Standard(Method):
             inner_optimizer=Adam(group.each("learning_rate")),
             steps=group.steps(),
             callbacks=self.stopping(group.problems[0].train.batches),
-            history=History(),
         )
-
-    def learned(self, outcome: TrainedNetwork) -> dict[str, Any]:
-        return {"history": {"inner_loss": outcome.history.get("inner_loss")}}
 
     def inner_loss(self) -> UserLoss:
         """The training loss, with hooks for outer variables."""
@@ -318,17 +314,8 @@ class CrossFitted(Method):
     @classmethod
     def fit_group(cls, methods: Sequence[CrossFitted], tasks: Sequence[Task], **how: Any) -> list[Fitted]:
         first, tasks = methods[0], [grouped(task.read()) for task in tasks]
-        parts: list[list[FoldTask]] = []
-        for task in tasks:
-            pooled = pooled_part(task)
-            parts.append(fold_tasks(task, pooled, folds_of(task, pooled, first.folds, first.repeats)))
+        parts = [fold_tasks(task, first.folds, first.repeats) for task in tasks]
         flat = [fold_task for networks in parts for fold_task in networks]
         trained = iter(first.base.fit_group([first.base] * len(flat), flat, **how))
-        return [
-            calibrated_mean(
-                CrossFit.of([(network, t) for t in networks for network in next(trained).networks]),
-                "plain",
-                len(task.train),
-            )
-            for task, networks in zip(tasks, parts, strict=True)
-        ]
+        pairs = ([(network, t) for t in networks for network in next(trained).networks] for networks in parts)
+        return [calibrated_mean(CrossFit.of(p), "plain", len(t.train)) for p, t in zip(pairs, tasks, strict=True)]

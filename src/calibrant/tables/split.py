@@ -43,8 +43,8 @@ def split(table: Labelled, order: Order) -> TableParts:
     copies = copy_groups(table.frame)
     parts = _divide(table, order, copies)
     _check_parts(parts, table)
-    notes = (_notes(table, order, parts, copies), _overlaps(parts, order), _copied(parts, order))
-    parts = replace(parts, notes=tuple(dict.fromkeys((*chain(*notes), *_uneven(parts, table, order)))))
+    notes = chain(_notes(table, order, parts, copies), _overlaps(parts, order), _copied(parts, order))
+    parts = replace(parts, notes=tuple(dict.fromkeys(notes)))
     if order.val is not None:
         val, aside = _apart(parts.val, FROM_VAL, order.seed)
         return replace(parts, val=val, aside=aside)
@@ -204,24 +204,4 @@ def _copied(parts: TableParts, order: Order) -> Iterator[str]:
         yield (
             f"{number:,} of {count(len(test), 'test row')} are exact copies of training rows, so the scores may be too "
             "good."
-        )
-
-
-def _uneven(parts: TableParts, table: Labelled, order: Order) -> Iterator[str]:
-    """Notes on a drawn test part that lacks classes, or whose size is far from the share that was asked for."""
-    if not isinstance(order.test, float):
-        return
-    test, expected_rows = parts.test, order.test * len(table)
-    reason, repair = "copies of a row stay together", "Try another --seed, or give a file as --test."
-    if table.times is not None:
-        reason, repair = "rows of one time stay together", "Try another share."
-    elif table.groups is not None:
-        reason = f"groups are never divided, and there are only {len(np.unique(table.groups))}"
-    if not 0.5 <= len(test) / expected_rows <= 2:
-        size = f"{count(len(test), 'row')} of {len(table):,}, not about {expected_rows:.0f}"
-        yield f"The test part has {size}, because {reason}. {repair}"
-    lacking = [label for label in table.classes if label not in test.classes]
-    if lacking and (len(test.classes) == 1 or table.groups is not None):
-        yield (
-            f"The test part has no row of {listed(lacking)}, so it does not show how well they are told apart. {repair}"
         )

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrant.base.files import check_file
 from calibrant.data.columns.column_format import TEXT, ColumnFormat, Notation, choose_format
 from calibrant.data.columns.forms import check_names
 from calibrant.data.columns.parquet import parquet_pieces
@@ -133,14 +134,9 @@ def numbers_rows(column: np.ndarray) -> bool:
     return len(np.unique(column)) == len(column) or bool(np.all((np.diff(column) == 1) | (column[1:] == column[0])))
 
 
-def check_file(path: Path) -> None:
-    """Raise an error if a file cannot be read: missing, a folder, no permission, or empty."""
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder; give the name of a file in it.")
-    if not path.exists():
-        raise FileNotFoundError(f"There is no file {path}. Check the name and the folder.")
-    if not os.access(path, os.R_OK):
-        raise ValueError(f"{path} cannot be read: no permission. Give another file, or change its mode.")
+def check_table_file(path: Path) -> None:
+    """Raise an error if a file cannot be read or is empty."""
+    check_file(path)
     if path.is_file() and path.stat().st_size == 0:
         raise ValueError(f"{path.name} is empty; give a file with a header and rows below it.")
 
@@ -180,7 +176,7 @@ def _plain_note(name: str, column: np.ndarray, notation: Notation) -> str | None
 
 def _pieces(path: Path, encoding: str, rows: int) -> Iterator[Columns]:
     """The columns of a file, some rows at a time: texts, None for missing ones, and the types of Parquet files."""
-    check_file(path)
+    check_table_file(path)
     kind, packed = file_kind(path)
     empty = True
     pieces = parquet_pieces(path, rows, packed) if kind == ".parquet" else _text(path, rows, kind, packed, encoding)

@@ -45,14 +45,7 @@ def numbers(column: np.ndarray, name: str) -> np.ndarray:
     elif column.dtype.kind in "Mm":
         raise ValueError(f"Column {name!r} is numeric, but here it holds dates or durations. Give numbers.")
     else:
-        read_values = each(lambda v: math.nan if is_missing(v) else _read(v), column)
-        if None in read_values:
-            row = read_values.index(None)
-            raise ValueError(
-                f"Column {name!r} is numeric, but {column.tolist()[row]!r} is not a number (row {row}). Correct it, or "
-                "leave it empty."
-            )
-        values = np.array(read_values, dtype=float)
+        values = _converted(column, _read, f"Column {name!r} must hold numbers")
     if np.any(np.abs(values) > LARGEST):
         raise ValueError(
             f"Column {name!r} holds an infinite number or one beyond {LARGEST:g}; correct it or leave it empty."
@@ -89,14 +82,16 @@ def days(column: np.ndarray, name: str) -> np.ndarray:
     if column.dtype.kind in "Mm":
         whole = column.astype(column.dtype.str[:2] + "8[us]")
         return np.where(np.isnat(whole), np.nan, whole.astype(np.int64) / 86_400e6)
-    read_days = each(lambda v: math.nan if is_missing(v) else _day(v), column)
-    if None in read_days:
-        row = read_days.index(None)
-        raise ValueError(
-            f"Column {name!r} must hold dates such as 2024-12-31; got {column.tolist()[row]!r} in row {row}. Correct "
-            "it, or leave it empty."
-        )
-    return np.array(read_days, dtype=float)
+    return _converted(column, _day, f"Column {name!r} must hold dates such as 2024-12-31")
+
+
+def _converted(column: np.ndarray, convert: Callable[[Any], float | None], rule: str) -> np.ndarray:
+    """The values as floats, missing ones as NaN; the ``rule`` begins the error for a value that cannot be converted."""
+    values = each(lambda v: math.nan if is_missing(v) else convert(v), column)
+    if None in values:
+        row = values.index(None)
+        raise ValueError(f"{rule}; got {column.tolist()[row]!r} in row {row}. Correct it, or leave it empty.")
+    return np.array(values, dtype=float)
 
 
 def texts(column: np.ndarray) -> list[str | None]:

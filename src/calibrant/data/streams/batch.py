@@ -33,15 +33,10 @@ class Batch(NamedTuple):
         """Per-sample losses times sample weights, with mean ``Σ w_i·l_i / n``; unchanged without weights."""
         if self.sample_weight is None:
             return losses
-        if losses.dim() == 0:
-            raise ValueError(
-                "losses must have one value per sample, because the data has sample weights; got one value. Do not "
-                "reduce the loss, or leave the weights out."
-            )
         if losses.shape != self.sample_weight.shape:
             raise ValueError(
                 f"losses must have one value per sample, of shape {tuple(self.sample_weight.shape)}, because the data "
-                f"has sample weights; got shape {tuple(losses.shape)}."
+                f"has sample weights; got shape {tuple(losses.shape)}. Do not reduce it, or leave the weights out."
             )
         return losses * self.sample_weight
 

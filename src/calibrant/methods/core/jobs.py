@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -64,7 +64,13 @@ def fit_all(
     groups: dict[tuple[Any, ...], list[int]] = {}
     for position, (method, task) in enumerate(jobs):
         groups.setdefault((method.structure(), task.shape), []).append(position)
-    pieces = list(_bounded(groups.values(), jobs, device))
+    kind = "cpu" if device is None else torch.device(device).type
+    limit = ROWS_AT_ONCE.get(kind, ROWS_AT_ONCE["cpu"])
+    pieces: list[list[int]] = []
+    for group in groups.values():
+        method, task = jobs[group[0]]
+        size = max(1, limit // method.rows_at_once(task))
+        pieces += [group[k : k + size] for k in range(0, len(group), size)]
     work = [(positions, [jobs[p] for p in positions], device, callbacks, on_group) for positions in pieces]
     results: dict[int, Fitted] = {}
     for positions, fitted in zip(pieces, map_jobs(_fit_group, work, n_jobs), strict=True):
@@ -81,10 +87,8 @@ def _fit_group(
 ) -> list[Fitted]:
     """Train one population. A network that diverges gives a result with ``failure``, even if it runs alone."""
     methods = [method for method, _ in jobs]
-    moved: dict[int, Task] = {}  # jobs that share a task share its tensors too
-    for _, task in jobs:
-        if id(task) not in moved:
-            moved[id(task)] = task.to(device)
+    different = {id(task): task for _, task in jobs}  # jobs that share a task share its tensors too
+    moved = {key: task.to(device) for key, task in different.items()}
     tasks = [moved[id(task)] for _, task in jobs]
     group_callbacks = callbacks(f"{type(methods[0]).__name__} × {len(jobs)}") if callbacks else ()
     with on_group(positions) if on_group else nullcontext():
@@ -92,15 +96,3 @@ def _fit_group(
             return methods[0].fit_group(methods, tasks, callbacks=group_callbacks)
         except NonFiniteError as error:
             return [Failed(str(error), task.n_classes) for task in tasks]
-
-
-def _bounded(
-    groups: Iterable[list[int]], jobs: Sequence[Job], device: torch.device | str | None
-) -> Iterator[list[int]]:
-    """Split groups into pieces that fit into memory."""
-    kind = "cpu" if device is None else torch.device(device).type
-    limit = ROWS_AT_ONCE.get(kind, ROWS_AT_ONCE["cpu"])
-    for group in groups:
-        method, task = jobs[group[0]]
-        size = max(1, limit // method.rows_at_once(task))
-        yield from (group[k : k + size] for k in range(0, len(group), size))

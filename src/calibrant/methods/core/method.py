@@ -62,7 +62,7 @@ class SolveSettings:
     outer_optimizer: Optimizer | None = None
     callbacks: Sequence[Callback] = ()
     """Early stopping, a moving average of the weights, …"""
-    history: History | None = None
+    history: History = field(default_factory=History)
     """Records every outer step; each network's :class:`TrainedNetwork` has its own rows."""
     compile: Compile = "auto"
     """As in ``solve``. ``"auto"`` traces the method's default perceptron and runs other modules eagerly."""
@@ -137,17 +137,15 @@ def _solve(
         inner_optimizer=how.inner_optimizer,
         outer_optimizer=how.outer_optimizer,
         outer_steps=rounds[0] if len(set(rounds)) == 1 else torch.tensor(rounds, device="cpu"),
-        callbacks=[*([how.history] if how.history else []), *callbacks, *how.callbacks],
+        callbacks=[how.history, *callbacks, *how.callbacks],
         compile=wanted,
         **how.settings,
     )
-    history = {name: how.history[name] for name, rows in how.history.rows.items() if rows} if how.history else {}
+    history = {name: how.history[name] for name, rows in how.history.rows.items() if rows}
     if alone:
         return [TrainedNetwork(group.tasks[0], solution, history)]
-    return [
-        TrainedNetwork(task, solution.member(k), {name: rows[:, k] for name, rows in history.items()})
-        for k, task in enumerate(group.tasks)
-    ]
+    own = [{name: rows[:, k] for name, rows in history.items()} for k in range(len(group.tasks))]
+    return [TrainedNetwork(task, solution.member(k), own[k]) for k, task in enumerate(group.tasks)]
 
 
 @dataclass(frozen=True)
@@ -201,8 +199,8 @@ class Method:
         return Mixture(solutions, extras=self.learned(outcomes[0]), failure=failure(*solutions))
 
     def learned(self, outcome: TrainedNetwork) -> dict[str, Any]:
-        """What to keep besides the network; it becomes ``extras`` of the result."""
-        return {}
+        """What to keep besides the network; it becomes ``extras`` of the result. By default the history of losses."""
+        return {"history": outcome.history}
 
     def rows_at_once(self, task: Task) -> int:
         """Rows whose activations one fit holds in memory at once; this determines its memory use."""

@@ -16,15 +16,7 @@ from calibrant.base.inputs import shareable
 from calibrant.base.labels import check_labels
 from calibrant.data.streams.batch import as_dtype, map_tensors, tensors_of
 from calibrant.data.streams.loaders import LoaderStream
-from calibrant.data.streams.streams import (
-    Augment,
-    Prepare,
-    Stream,
-    TensorStream,
-    as_array,
-    as_tensors,
-    is_pair,
-)
+from calibrant.data.streams.streams import Augment, Prepare, Stream, TensorStream, as_array, as_tensors, is_pair
 from calibrant.models.functional.network import batch_format
 from calibrant.models.functional.user_modules import leading_parameter
 
@@ -225,7 +217,7 @@ class Loaded(Samples):
         return True
 
     def __len__(self) -> int:
-        return self._stream(0).samples
+        return self.stream().samples
 
     def __getitem__(self, rows: Any) -> Samples:
         raise TypeError("The samples of a loader cannot be indexed; read them into memory first: part.read().")
@@ -236,9 +228,7 @@ class Loaded(Samples):
     def to(self, device: torch.device | str | None) -> Samples:
         if device is None:
             return self
-        first = map_tensors(lambda t: t.to(device), (self.inputs, self.labels))
-        settings = self.settings | {"device": device}
-        return replace(self, inputs=first[0], labels=first[1], settings=settings, memory=None)
+        return replace(super().to(device), settings=self.settings | {"device": device}, memory=None)  # type: ignore[call-arg]
 
     @property
     def shape(self) -> tuple[Any, ...]:
@@ -247,15 +237,15 @@ class Loaded(Samples):
     def batch_size(self, wanted: int | None) -> int | None:
         return len(self.labels)
 
-    def stream(self, *, seed: int = 0, hyper: dict[str, Tensor] | None = None, **_: Any) -> Stream:
+    def stream(self, *, seed: int = 0, hyper: dict[str, Tensor] | None = None, **_: Any) -> LoaderStream:
         """The loader's batches. The loader determines their size, order and augmentation."""
-        return self._stream(seed, hyper)
+        return LoaderStream(self.source, seed=seed, hyper=hyper, **self.settings)
 
     def pieces(self) -> Iterator[tuple[Any, Tensor]]:
         if self.memory:
             yield from self.memory
             return
-        stream, pieces, size = self._stream(0), list[tuple[Any, Tensor]](), 0
+        stream, pieces, size = self.stream(), list[tuple[Any, Tensor]](), 0
         for step in range(stream.batches):
             batch = stream.batch(step)
             stream.release(step + 1)
@@ -282,9 +272,6 @@ class Loaded(Samples):
                 f"number of samples. Pad all batches to one length, for example. {error}"
             ) from error
         return Samples(joined, torch.cat(labels))
-
-    def _stream(self, seed: int, hyper: dict[str, Tensor] | None = None) -> LoaderStream:
-        return LoaderStream(self.source, seed=seed, hyper=hyper, **self.settings)
 
 
 def as_part(data: Any, model: nn.Module, labels: str | None = None, name: str = "train") -> Samples:
@@ -317,7 +304,7 @@ def as_part(data: Any, model: nn.Module, labels: str | None = None, name: str = 
     settings = {"device": like.device, "dtype": like.dtype, "batch_format": batch_format(model, labels)}
     empty = Loaded(torch.empty(0, device="cpu"), torch.empty(0, device="cpu"), source=data, settings=settings)
     try:
-        first = empty._stream(0).batch(0)
+        first = empty.stream().batch(0)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"{name} cannot be read: {error}") from error
     if not isinstance(first.targets, Tensor):

@@ -29,8 +29,8 @@ from calibrant.data.streams.streams import mix
 from calibrant.methods.core.method import failure
 from calibrant.methods.core.results import Mixture, network_logits, read_outer, suspicion
 from calibrant.methods.core.samples import Samples, cycled
-from calibrant.methods.core.task import Task
-from calibrant.methods.crossfit.folds import Fold
+from calibrant.methods.core.task import Task, pooled_part
+from calibrant.methods.crossfit.folds import Fold, deal
 from calibrant.pool.pool import RARE, even_share, lapsing_loss, least_lapse
 
 
@@ -50,8 +50,26 @@ class FoldTask(Task):
         return {name: self.level(name, wanted, index=rows, hyper=self.constants) for name, rows in index.items()}
 
 
-def fold_tasks(task: Task, pooled: Samples, folds: Sequence[Fold]) -> list[FoldTask]:
-    """One task for each fold. Several networks start as in :meth:`Task.again`; a single one as given."""
+def fold_tasks(
+    task: Task, number: int, repeats: int = 1, choose: float = 0.0, *, only_val: bool = False
+) -> list[FoldTask]:
+    """One task for each fold of a task whose rows were grouped: of its ``splits``, or else of newly drawn folds.
+
+    The share ``choose`` of the validation rows does not move φ. With ``only_val``, training rows are not held out.
+    Several networks start as in :meth:`Task.again`; a single one as given.
+    """
+    pooled = pooled_part(task)
+    if task.splits is None:
+        val = None if task.val is None else slice(len(task.train), None)
+        held_from, choose_from = val if only_val else None, val if choose else None
+        how: dict[str, Any] = {"held_from": held_from, "choose": choose, "choose_from": choose_from}
+        folds = deal(pooled.labels, number, seed=task.seed, repeats=repeats, groups=pooled.groups, **how)
+    elif task.val is None:
+        none = pooled.labels.new_empty(0)
+        splits = [[torch.as_tensor(rows, device=none.device) for rows in split] for split in task.splits]
+        folds = [Fold(train, held, none) for train, held in splits]
+    else:
+        raise ValueError("Folds can be given only for training rows; leave out the validation part.")
     tasks, dense = [], pooled.without_sparse
     for k, fold in enumerate(folds):
         seed = mix(task.seed, k) % 2**31

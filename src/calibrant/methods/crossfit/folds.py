@@ -123,34 +123,6 @@ def _special(rows: np.ndarray, share: float, groups: np.ndarray | None, seed: in
     return rows[order], int(whole[-1]) if len(whole) else 0
 
 
-def folds_of(
-    task: Task, pooled: Samples, number: int, repeats: int = 1, choose: float = 0.0, *, only_val: bool = False
-) -> list[Fold]:
-    """The folds of a task, whose rows were grouped (:func:`grouped`): its ``splits`` if given, else newly drawn folds.
-
-    ``pooled`` holds its training and validation rows together. The share ``choose`` of the validation rows does not
-    move φ. With ``only_val``, training rows are not held out.
-    """
-    if task.splits is not None:
-        if task.val is not None:
-            raise ValueError("Folds can be given only for training rows; leave out the validation part.")
-        place = pooled.labels.device
-        none = torch.empty(0, dtype=torch.long, device=place)
-        pairs = [(torch.as_tensor(a, device=place), torch.as_tensor(b, device=place)) for a, b in task.splits]
-        return [Fold(train, held, none) for train, held in pairs]
-    val = None if task.val is None else slice(len(task.train), None)
-    return deal(
-        pooled.labels,
-        number,
-        seed=task.seed,
-        repeats=repeats,
-        held_from=val if only_val else None,
-        choose=choose,
-        choose_from=val if choose else None,
-        groups=pooled.groups,
-    )
-
-
 def copies_of(part: Samples) -> np.ndarray | None:
     """The groups of exact copies (:func:`calibrant.data.splits.exact_copies.copy_groups`), by all columns."""
     if part.sparse is not None:

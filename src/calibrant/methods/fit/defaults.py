@@ -12,7 +12,7 @@ from calibrant.methods.core.samples import FULL_BATCH
 from calibrant.methods.core.task import Model, Task
 from calibrant.methods.fit.untrained import is_untrained
 from calibrant.methods.recipes import recipe_for
-from calibrant.methods.standard import MOST, Calibrated, CrossFitted, Ensemble, Standard, VariedRates
+from calibrant.methods.standard import MOST, Calibrated, CrossFitted, Ensemble, VariedRates
 from calibrant.models.functional.user_modules import unwrapped
 
 Calibration = Literal["auto", "temperature"]
@@ -21,8 +21,6 @@ PARAMETERS = 1_000_000
 """The largest network that the default trains several times."""
 NETWORKS = 3
 """The number of networks for small data in a loader."""
-PLAIN = Standard(epochs=None, learning_rate=0.001, batch_size=128)
-"""Plain training: the rival of the default in its test and benchmark."""
 NEW = AveragedNetwork()
 TUNED = AveragedNetwork(steps=800, passes=4)
 """How to train each of several networks: new, or pretrained. One network is trained by its recipe."""

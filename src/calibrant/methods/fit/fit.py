@@ -96,7 +96,7 @@ def fit(
     device : str, optional
         "cpu", "cuda", "cuda:1" or "auto". Default: the device of the model.
     verbose : bool
-        Show progress on standard error: a progress bar on a terminal, otherwise a line every few seconds.
+        Show progress on standard error: one line on a terminal, otherwise a new line every few seconds.
     callbacks : sequence of :class:`calibrant.bilevel.Callback`
         For example :class:`calibrant.integrations.Tracker`.
     checkpoint : path, optional
@@ -211,7 +211,8 @@ def fit(
         wanted = with_settings(wanted, {"eager": True}) or wanted  # only our networks run in any format and precision
     resumable = None if checkpoint is None else Resumable(checkpoint, checkpoint_seconds)
     interrupt = Interruptible()
-    guards: list[Callback] = [Opening(resumable), *([resumable] if resumable else []), interrupt, Progress(verbose)]
+    checkpoints: list[Callback] = [] if resumable is None else [Opening(resumable), resumable]
+    guards = [*checkpoints, interrupt, *([Progress()] if verbose else [])]
     watchers = [callback for callback in (*guards, *callbacks) if isinstance(callback, ValidationScores)]
     for watcher in watchers:
         watcher.watch(second)

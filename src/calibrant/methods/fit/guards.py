@@ -19,7 +19,7 @@ from torch import Tensor
 
 from calibrant import metrics
 from calibrant.base.warning import warn
-from calibrant.bilevel import Callback, ProgressBar
+from calibrant.bilevel import Callback
 from calibrant.bilevel.running.checkpoints import load_run, save_run
 from calibrant.bilevel.running.run import Run
 from calibrant.methods.averaged import evaluated
@@ -147,12 +147,11 @@ class Resumable(Callback):
 class Opening(Callback):
     """The first callback of a run: loads its checkpoint before callbacks with state start."""
 
-    def __init__(self, resumable: Resumable | None) -> None:
+    def __init__(self, resumable: Resumable) -> None:
         self.resumable = resumable
 
     def on_start(self, run: Run) -> None:
-        if self.resumable is not None:
-            self.resumable.begin(run)
+        self.resumable.begin(run)
 
 
 class Interruptible(Callback):
@@ -202,47 +201,37 @@ class Interruptible(Callback):
             warn("Training was interrupted. The result is the best state so far, calibrated on the validation data.")
 
 
-class Progress(ProgressBar, ValidationScores):
-    """A progress bar on a terminal; elsewhere a line every few seconds, with the remaining time.
+class Progress(ValidationScores):
+    """A line about the run, with the remaining time: written over on a terminal, elsewhere a new one every few seconds.
 
-    Both show the epoch, the training loss and the validation loss. With validation data, that of a single network is
+    It shows the epoch, the training loss and the validation loss. With validation data, that of a single network is
     computed again only while this takes less than a tenth of the time; otherwise it is the outer loss of the last step.
     """
 
-    SECONDS = 5.0
-
-    def __init__(self, verbose: bool, description: str = "training") -> None:
-        super().__init__(description)
-        self.verbose = verbose
-        self._lines = verbose and not sys.stderr.isatty()
-        self._first = 0
-        self._validated = ""
-        self._again = 0.0
+    def __init__(self, description: str = "training") -> None:
+        self.description = description
 
     def on_start(self, run: Run) -> None:
+        self._terminal = sys.stderr.isatty()
+        self._begin = self._shown = time.perf_counter()
         self._first, self._validated, self._again = run.step, "", 0.0
-        if self._lines:
-            self._begin = self._shown = time.perf_counter()
-        elif self.verbose:
-            super().on_start(run)
 
     def on_step(self, run: Run) -> None:
-        if not self._lines:
-            if self.verbose:
-                super().on_step(run)
-            return
         now, end = time.perf_counter(), run.step >= run.outer_steps or not bool(run.active.any())
-        if now - self._shown < self.SECONDS and not end:
+        if now - self._shown < (0.2 if self._terminal else 5.0) and not end:
             return
         self._shown = now
         left = (now - self._begin) * (run.outer_steps - run.step) / max(1, run.step - self._first)
         share = run.step / run.outer_steps
         time_left = "done" if end else f"about {left:.0f} s left"
-        print(f"{self.description} {share:.0%}, {time_left},{self._losses(run)}", file=sys.stderr, flush=True)
+        line = f"{self.description} {share:.0%}, {time_left},{self._losses(run)}"
+        if self._terminal:
+            line = f"\r{line:<110}"
+        print(line, end="" if self._terminal else "\n", file=sys.stderr, flush=True)
 
     def on_end(self, run: Run) -> None:
-        if self.verbose and not self._lines:
-            super().on_end(run)
+        if self._terminal:
+            print(file=sys.stderr)
 
     def _losses(self, run: Run) -> str:
         batches, steps = run.problem.train.batches, run.hypergradient.steps

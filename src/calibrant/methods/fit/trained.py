@@ -71,12 +71,64 @@ class Trained(Fitted):
 
         From ``extras``, numbers, text, arrays and tensors are saved.
         """
-        save_trained(self, path)
+        arrays: Arrays = {}
+        for number, module in enumerate(self.modules):
+            for name, value in module.state_dict().items():
+                if not isinstance(value, Tensor):
+                    raise ValueError(
+                        f"All entries of the network's state_dict must be tensors to be saved; got {name!r}."
+                    )
+                arrays[f"network.{number}.{name}"] = _array(value)
+        fitted, steps = self.fitted, list[Fitted]()
+        while isinstance(fitted, Recalibrated | Mapped):
+            steps.append(fitted)
+            fitted = fitted.model
+        maps = [step.map for step in steps if isinstance(step, Mapped)]
+        calibrators = [step.calibrator for step in steps if isinstance(step, Recalibrated)]
+        if not isinstance(fitted, Mixture) or max(len(maps), len(calibrators)) > 1:
+            raise TypeError(
+                "save needs networks and their means, with one calibrator and one confidence map; got a "
+                f"{type(self.fitted).__name__} of a {type(fitted).__name__}."
+            )
+        FORMAT.write(
+            path,
+            WITH_MAP if maps else KIND,
+            arrays,
+            networks=len(self.modules),
+            form=list(self.form[:3]),
+            n_classes=self.form.n_classes,
+            map=_map_parts(maps[0], arrays) if maps else None,
+            map_first=len(steps) == 2 and isinstance(steps[-1], Mapped),
+            state=pack(fitted.link, "state", arrays),
+            calibrator=calibrator_parts(calibrators[0], "calibrator", arrays) if calibrators else None,
+            extras=_packed(self.extras, "extras", arrays),
+        )
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], model: nn.Module) -> Trained:
         """Load a file that :meth:`save` wrote. ``model`` is a network of the same class and sizes; it is copied."""
-        return load_trained(path, model)
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model must be an nn.Module of the class that was trained; got a {type(model).__name__}.")
+        check_module(unwrapped(model))
+        header, arrays = FORMAT.read(path, lambda kind, header, arrays: (header, arrays))
+        if type(header.get("networks")) is not int or header["networks"] < 1:
+            raise ValueError(f"{path} is damaged: it does not say how many networks it holds. Save it again.")
+        modules = tuple(_module(model, arrays, number, path) for number in range(header["networks"]))
+
+        def build(kind: type, header: dict[str, Any], arrays: Arrays) -> Trained:
+            extras = {name: _tensors(unpack(tree, arrays)) for name, tree in header["extras"].items()}
+            fitted: Any = Mixture.of_link(tuple(map(Calculated, modules)), **unpack(header["state"], arrays))
+            for part in ("map", "calibrator") if header["map_first"] else ("calibrator", "map"):
+                if header[part] is not None and part == "map":
+                    fitted = Mapped(fitted, _build_map(header["map"], arrays))
+                elif header[part] is not None:
+                    fitted = Recalibrated(fitted, build_calibrator(header["calibrator"], arrays))
+            head, names, output = header["form"]
+            form = Form(head, None if names is None else tuple(names), output, header["n_classes"])
+            return Trained(replace(fitted, extras=extras), modules, form)
+
+        trained: Trained = FORMAT.read(path, build)
+        return trained
 
     @property
     def extras(self) -> dict[str, Any]:  # type: ignore[override]
@@ -185,72 +237,8 @@ _WIDE = {torch.bfloat16: torch.float32}
 """Dtypes that numpy does not have, and the dtypes that represent their values exactly."""
 
 
-def save_trained(trained: Trained, path: str | os.PathLike[str]) -> None:
-    """Write a classifier to one file. From ``extras``, numbers, text, arrays and tensors are saved."""
-    arrays: Arrays = {}
-    for number, module in enumerate(trained.modules):
-        for name, value in module.state_dict().items():
-            if not isinstance(value, Tensor):
-                raise ValueError(
-                    f"All entries of the network's state_dict must be tensors to be saved; got {name!r}, which is not."
-                )
-            arrays[f"network.{number}.{name}"] = _array(value)
-    fitted, steps = trained.fitted, list[Fitted]()
-    while isinstance(fitted, Recalibrated | Mapped):
-        steps.append(fitted)
-        fitted = fitted.model
-    maps = [step.map for step in steps if isinstance(step, Mapped)]
-    calibrators = [step.calibrator for step in steps if isinstance(step, Recalibrated)]
-    if not isinstance(fitted, Mixture) or max(len(maps), len(calibrators)) > 1:
-        raise TypeError(
-            "save needs networks and their means, with one calibrator and one confidence map; got a "
-            f"{type(trained.fitted).__name__} of a {type(fitted).__name__}."
-        )
-    FORMAT.write(
-        path,
-        WITH_MAP if maps else KIND,
-        arrays,
-        networks=len(trained.modules),
-        form=list(trained.form[:3]),
-        n_classes=trained.form.n_classes,
-        map=_map_parts(maps[0], arrays) if maps else None,
-        map_first=len(steps) == 2 and isinstance(steps[-1], Mapped),
-        state=pack(fitted.link, "state", arrays),
-        calibrator=calibrator_parts(calibrators[0], "calibrator", arrays) if calibrators else None,
-        extras=_packed(trained.extras, "extras", arrays),
-    )
-
-
-def load_trained(path: str | os.PathLike[str], model: nn.Module) -> Trained:
-    """Load a file that :func:`save_trained` wrote into copies of ``model``."""
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be an nn.Module of the class that was trained; got a {type(model).__name__}.")
-    check_module(unwrapped(model))
-    header, arrays = FORMAT.read(path, lambda kind, header, arrays: (header, arrays))
-    if type(header.get("networks")) is not int or header["networks"] < 1:
-        raise ValueError(f"{path} is damaged: it does not say how many networks it holds. Save it again.")
-    modules = tuple(_module(model, arrays, number, path) for number in range(header["networks"]))
-
-    def build(kind: type, header: dict[str, Any], arrays: Arrays) -> Trained:
-        extras = {name: _tensors(unpack(tree, arrays)) for name, tree in header["extras"].items()}
-        fitted: Any = Mixture.of_link(tuple(map(Calculated, modules)), **unpack(header["state"], arrays))
-        for part in ("map", "calibrator") if header["map_first"] else ("calibrator", "map"):
-            if header[part] is not None and part == "map":
-                fitted = Mapped(fitted, _build_map(header["map"], arrays))
-            elif header[part] is not None:
-                fitted = Recalibrated(fitted, build_calibrator(header["calibrator"], arrays))
-        head, names, output = header["form"]
-        form = Form(head, None if names is None else tuple(names), output, header["n_classes"])
-        return Trained(replace(fitted, extras=extras), modules, form)
-
-    trained: Trained = FORMAT.read(path, build)
-    return trained
-
-
-def _map_parts(logit_map: nn.Module, arrays: Arrays) -> dict[str, Any]:
+def _map_parts(logit_map: LogitMap, arrays: Arrays) -> dict[str, Any]:
     """The settings of a confidence map; its parameters go to ``arrays``."""
-    if not isinstance(logit_map, LogitMap):
-        raise TypeError(f"save needs maps of the class LogitMap; got a {type(logit_map).__name__}.")
     arrays |= {f"map.{name}": _array(value) for name, value in logit_map.named_parameters()}
     return {"hidden": logit_map.hidden, "largest": logit_map.largest}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from calibrant.data.columns import Notation
-from calibrant.data.columns.read import check_file, read_formatted
+from calibrant.data.columns.read import check_table_file, read_formatted
 
 ARRAYS = (".npz", ".npy")
 
@@ -24,7 +24,7 @@ def read_file(path: Path, notation: Notation) -> dict[str, np.ndarray]:
 
     The array of an npy file is called ``probs``, or ``logits`` if the file's name contains "logit".
     """
-    check_file(path)
+    check_table_file(path)
     suffix = path.suffix.lower()
     if suffix == ".npz":
         return _read_npz(path)
@@ -44,7 +44,7 @@ def read_file(path: Path, notation: Notation) -> dict[str, np.ndarray]:
 def read_label_file(path: Path, names: Sequence[str], notation: Notation) -> np.ndarray:
     """The labels in a file of their own: its one column or array, or the one that has one of these names."""
     if path.suffix.lower() == ".npy":
-        check_file(path)
+        check_table_file(path)
         return _one_dimension(_read_npy(path), path)
     table = read_file(path, notation)
     by_lower = {name.lower(): name for name in reversed(list(table))}
