@@ -131,14 +131,7 @@ def prepare(
     if parts.train.noisy is not None:
         own, wrong = replace(own, labels=parts.train.noisy), parts.train.noisy != parts.train.labels
     network = NetworkFactory(model or DATASETS[name].model, train.n_classes, train.inputs.shape[1])
-    task = Task(
-        own,
-        part(parts.val),
-        train.n_classes,
-        seed,
-        network,
-        meta=part(parts.meta_val),
-    )
+    task = Task(own, part(parts.val), train.n_classes, seed, network, meta=part(parts.meta_val))
     return PreparedImages(task, part(test), wrong)
 
 
@@ -151,12 +144,10 @@ def published_parts(name: str, folder: str | None, labels: str | None = None) ->
     dataset = DATASETS[name]
     if not dataset.files:
         return _digits()
-    if folder is None:
-        raise ValueError(f"--data must name the folder with the files of {dataset.title}; got none.")
+    assert folder is not None, "a Setup with such data names their folder"
     if dataset.noisy is None:
         return load_parts(name, folder)
-    if labels is None:
-        raise ValueError(f"--noisy-labels must name the file with the labels of {dataset.title}; got none.")
+    assert labels is not None
     train, test = load_parts("cifar10", folder)
     return replace(train, noisy=load_noisy_labels(labels, dataset.noisy, train)), test
 
