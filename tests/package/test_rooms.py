@@ -40,7 +40,7 @@ CEILINGS = {
     "base": 750,
     "bilevel": 4_750,
     "cli": 550,
-    "data": 2_500,
+    "data": 2_750,
     "estimators": 1_350,
     "export": 400,
     "integrations": 250,
@@ -49,11 +49,11 @@ CEILINGS = {
     "metrics": 1_500,
     "models": 1_250,
     "plots": 700,
-    "pool": 750,
+    "pool": 950,
     "posthoc": 1_300,
     "report": 1_600,
     "selective": 800,
-    "tables": 1_100,
+    "tables": 1_200,
 }
 """Lines of code per room, without docstrings, comments and blank lines; "" is the package's face.
 
