@@ -55,10 +55,7 @@ def default_method(
     a number of networks for the model instead of the choice above.
     """
     module = None if model is None else model if isinstance(model, nn.Module) else unwrapped(model(task.seed))
-    try:
-        small = len(task.train) <= FULL_BATCH
-    except ValueError:  # a loader of unknown size: it probably has many
-        small = False
+    small = few(task)
     if networks is None:
         networks = 1
         if small and (module is None or sum(p.numel() for p in module.parameters()) <= PARAMETERS):
@@ -104,3 +101,11 @@ def story_of(method: Method, module: nn.Module) -> str:
     if isinstance(method, CrossFitted):
         return f"few samples in memory and a new network: {method.folds} networks on folds of all samples"
     return repr(method)
+
+
+def few(task: Task) -> bool:
+    """Whether there are few training samples. A loader of unknown size is assumed to have many."""
+    try:
+        return len(task.train) <= FULL_BATCH
+    except ValueError:
+        return False
