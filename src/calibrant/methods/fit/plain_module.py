@@ -8,11 +8,11 @@ classifier (several networks, a confidence map, a lapse rate, a network without 
 
 from __future__ import annotations
 
-import copy
 import functools
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -105,7 +105,7 @@ def mean_and_steps(fitted: Fitted) -> tuple[Mixture, Steps]:
     if isinstance(fitted, Mixture):
         return fitted, ()
     step: float | LogitMap | None = temperature_of(fitted)
-    if step is None and isinstance(fitted, Mapped) and isinstance(fitted.map, LogitMap):
+    if step is None and isinstance(fitted, Mapped):
         step = fitted.map
     if step is not None:
         mean, steps = mean_and_steps(fitted.model)  # type: ignore[attr-defined]
@@ -121,19 +121,15 @@ def temperature_of(fitted: Fitted) -> float | None:
     """The temperature that is the last step of a classifier; None if that is another step."""
     if isinstance(fitted, Recalibrated) and type(fitted.calibrator) is Temperature:
         return float(fitted.calibrator.temperature_)
-    if isinstance(fitted, Mapped) and isinstance(fitted.map, LogitMap) and not fitted.map.hidden:
+    if isinstance(fitted, Mapped) and not fitted.map.hidden:
         return 1 / fitted.map.factor
     return None
 
 
 def form_of(model: nn.Module, inputs: Any, head: str | None = None) -> Form:
     """The form of a network, found by running it on a few inputs."""
-    with generators_restored(next(model.parameters())):
-        return _form_of(copied(model).eval(), inputs, head)
-
-
-def _form_of(twin: nn.Module, inputs: Any, head: str | None) -> Form:
-    with torch.no_grad():
+    twin = copied(model).eval()
+    with torch.no_grad(), generators_restored(next(model.parameters())):
         output = call(twin, inputs)
     kind = "first"
     if isinstance(output, Tensor):
@@ -173,7 +169,7 @@ def _foldable(model: nn.Module, inputs: Any, logits: Tensor, name: str | None) -
     if type(head) not in (nn.Linear, nn.Bilinear) or "weight" not in head._parameters:
         return None
     _scale(head, 2.0, None, 1.0)
-    with torch.no_grad():
+    with torch.no_grad(), generators_restored(next(model.parameters())):
         same = torch.allclose(logits_of(call(model, inputs)), logits / 2, atol=1e-4, rtol=1e-3)
     return head_name if same else None
 
@@ -192,15 +188,16 @@ def _scale(head: Any, temperature: float, bias: Tensor | None, after: float) -> 
 def _graph(mixture: Mixture, steps: Steps, networks: Sequence[nn.Module], form: Form) -> fx.GraphModule:
     """The networks and the last steps as a graph that torch can run, save, script and export without calibrant."""
     root, graph = nn.Module(), fx.Graph()
+    tracer = fx.proxy.GraphAppendingTracer(graph)
     root.networks = nn.ModuleList(map(copied, networks))
     like = leading_parameter(networks[0])
     placeholders = [graph.placeholder(name) for name in form.names or ("inputs",)]
     positional = tuple(placeholders) if form.names is None else ()
     by_name: dict[str, Any] = dict(zip(form.names or (), placeholders, strict=False))
 
-    def constant(name: str, value: float | Tensor) -> Any:
-        root.register_buffer(name, value.to(like) if isinstance(value, Tensor) else like.new_tensor(value))
-        return fx.Proxy(graph.get_attr(name))
+    def constant(name: str, value: float | Tensor, dtype: torch.dtype = like.dtype) -> Any:
+        root.register_buffer(name, torch.as_tensor(value, dtype=dtype, device=like.device))
+        return fx.Proxy(graph.get_attr(name), tracer)
 
     temperature = constant("temperature", float(mixture.temperature))
     bias = None if mixture.bias is None else constant("bias", mixture.bias)
@@ -216,18 +213,22 @@ def _graph(mixture: Mixture, steps: Steps, networks: Sequence[nn.Module], form: 
     shares = mixture.shares or (1.0,) * len(networks)
     members: list[Any] = []
     for position, share in enumerate(shares):
-        output = fx.Proxy(graph.call_module(f"networks.{position}", positional, by_name))
+        output = fx.Proxy(graph.call_module(f"networks.{position}", positional, by_name), tracer)
         logits: Any = _OUTPUTS[form.output](output)
         member = torch.softmax(calibrated(logits), -1) if pooled else logits
         members.append(member * (share / sum(shares)) if len(networks) > 1 else member)
     mean: Any = functools.reduce(operator.add, members)
     mean = torch.log(mean) if pooled else calibrated(mean)
     for position, step in enumerate(steps):
-        name = f"after_{position}"
-        if isinstance(step, LogitMap):
-            mean = _inlined(graph, root, name, PlainMap(step, form.n_classes, like), mean)
+        if isinstance(step, LogitMap):  # as in its forward pass, on symbols
+            wide = torch.promote_types(like.dtype, torch.float32)
+            named = {name: value.detach().clone() for name, value in step.named_parameters()}
+            parts = {name: constant(f"after_{position}_{name}", value, wide) for name, value in named.items()}
+            symbols: Any = SimpleNamespace(largest=step.largest, **parts)
+            mean = mean.to(wide)
+            mean = mean * torch.exp(LogitMap.log_factor(symbols, describe(mean, form.n_classes))).unsqueeze(-1)
         else:
-            mean = mean / constant(name, step)
+            mean = mean / constant(f"after_{position}", step)
     graph.output(mean.node)
     return fx.GraphModule(root, graph, class_name="CalibratedModule").eval()
 
@@ -239,32 +240,3 @@ _OUTPUTS: dict[str, Callable[[Any], Any]] = {
     "first": lambda output: output[0],
 }
 """The logits in the output of a network, by :attr:`Form.output`."""
-
-
-def _inlined(graph: fx.Graph, root: nn.Module, name: str, module: nn.Module, given: Any) -> fx.Proxy:
-    """Copy the steps of a module of one input into a graph; its parameters become buffers of ``root.name``."""
-    traced = fx.Tracer().trace(module)
-    held = nn.Module()
-    root.add_module(name, held)
-    copied_nodes: dict[fx.Node, fx.Node] = {next(iter(traced.nodes)): given.node}
-    for node in traced.nodes:
-        if node.op == "get_attr":
-            buffer_name = node.target.replace(".", "_")
-            held.register_buffer(buffer_name, operator.attrgetter(node.target)(module).detach())
-            copied_nodes[node] = graph.get_attr(f"{name}.{buffer_name}")
-    output: Any = graph.graph_copy(traced, copied_nodes)
-    return fx.Proxy(output)
-
-
-class PlainMap(nn.Module):
-    """A confidence map for a known number of classes. torch traces it to a graph that does not need this class."""
-
-    def __init__(self, logit_map: LogitMap, n_classes: int, like: Tensor) -> None:
-        super().__init__()
-        self.n_classes, self.dtype = n_classes, torch.promote_types(like.dtype, torch.float32)
-        self.map = copy.deepcopy(logit_map).to(like.device, self.dtype).requires_grad_(False)
-
-    def forward(self, logits: Tensor) -> Tensor:
-        """``logits · exp(s(logits))``, as :class:`calibrant.bilevel.LogitMap`."""
-        wide = logits.to(self.dtype)
-        return wide * torch.exp(self.map.log_factor(describe(wide, self.n_classes))).unsqueeze(-1)
