@@ -36,12 +36,12 @@ from calibrant.metrics import Estimate
 from calibrant.pool.pool import class_shares, fit_pool
 from calibrant.pool.pool_members import Rows, cross_fit
 from studies import script
-from studies.common.records import ClassifierOutput, on_sample
+from studies.common.records import on_sample, output_of, short
 from studies.common.runs import Meter, warm_up
-from studies.common.verdicts import Case, Records, datasets, difference, judge, mean
+from studies.common.verdicts import Case, Records, cell, datasets, difference, judge, mean
 from studies.common.verdicts import not_significantly_above_zero as not_above
 from studies.hostile_cases import CASES, Data
-from studies.report import Column, Record, Verdict, to_markdown
+from studies.report import Column, Record, Verdict, to_markdown, with_digits
 
 OWN, BEFORE, FREQUENCIES = "self-calibrated", "before", "class-frequencies"
 MEMBERS = ("network", "trees", "linear")
@@ -162,8 +162,8 @@ def score(probs: np.ndarray, labels: np.ndarray) -> Record:
     """Return the scores of probabilities whose columns are classes 0, 1, …"""
     if not np.isfinite(probs).all():
         raise ValueError("All probabilities must be finite; got NaN or infinity.")
-    values = on_sample(ClassifierOutput(probs, probs.argmax(1), probs.max(1)), labels)
-    return {name: float(f"{float(values[name]):.6g}") for name in SCORES}
+    values = on_sample(output_of(probs), labels)
+    return {name: short(values[name]) for name in SCORES}
 
 
 def with_costs(records: Records) -> list[Record]:
@@ -224,33 +224,26 @@ def results_section(records: Records) -> str:
     """The targets, the scores of the classifier, and its costs beside the earlier version, with one line per case."""
     records = with_costs(records)
 
-    def cell(metric: str, case: str, method: str) -> Estimate | None:
-        value = mean(records, metric, case, method)
-        return None if math.isnan(value.value) else value
-
-    def plain(metric: str, case: str, method: str) -> float | None:
-        value = cell(metric, case, method)
-        return None if value is None else value.value
+    def value(metric: str, case: str, method: str) -> float | None:
+        estimate = cell(records, metric, case, method)
+        return None if estimate is None else estimate.value
 
     scores, costs = [], []
     for case in datasets(records):
         member = best_member(records, case)
-        nll = {who: cell("nll", case, who) for who in (OWN, BEFORE, FREQUENCIES)}
-        ece, ece_before = (cell("ece15", case, who) for who in (OWN, BEFORE))
-        best = cell("nll", case, member) if member else None
-        floor = cell("floor_self15", case, OWN)
+        nll = {who: cell(records, "nll", case, who) for who in (OWN, BEFORE, FREQUENCIES)}
+        ece, ece_before = (cell(records, "ece15", case, who) for who in (OWN, BEFORE))
+        best = cell(records, "nll", case, member) if member else None
+        floor = cell(records, "floor_self15", case, OWN)
         scores.append([case, CASES[case].story, nll[OWN], nll[FREQUENCIES], member, best, ece, floor])
-        times = plain("seconds", case, BEFORE), plain("processor_seconds", case, OWN)
-        memory = (plain("memory", case, who) for who in (BEFORE, OWN))
+        times = value("seconds", case, BEFORE), value("processor_seconds", case, OWN)
+        memory = (value("memory", case, who) for who in (BEFORE, OWN))
         costs.append([case, nll[BEFORE], nll[OWN], ece_before, ece, *times, *memory])
-    head: list[Column | str] = ["case", "what is wrong", Column(f"NLL, {OWN}", digits=4)]
-    head += [Column(f"NLL, {FREQUENCIES}", digits=4), "best member", Column("NLL, best member", digits=4)]
-    head += [Column("ECE, now", digits=3), Column("floor", digits=3)]
-    cost_head = [Column(name, digits=4) for name in (f"NLL, {BEFORE}", f"NLL, {OWN}")]
-    cost_head += [Column(f"ECE, {when}", digits=3) for when in ("before", "now")]
-    cost_head += [
-        Column(f"{what}, {when}", digits=n) for what, n in (("s", 1), ("MB", 0)) for when in ("before", "now")
-    ]
+    head: list[Column | str] = ["case", "what is wrong", *with_digits(4, f"NLL, {OWN}", f"NLL, {FREQUENCIES}")]
+    head += ["best member", *with_digits(4, "NLL, best member"), *with_digits(3, "ECE, now", "floor")]
+    cost_head: list[Column | str] = ["case", *with_digits(4, f"NLL, {BEFORE}", f"NLL, {OWN}")]
+    cost_head += [*with_digits(3, "ECE, before", "ECE, now"), *with_digits(1, "s, before", "s, now")]
+    cost_head += with_digits(0, "MB, before", "MB, now")
     judged = [[v.statement, v.word, v.note or None] for v in verdicts(records)]
     return "\n\n".join(
         [
@@ -264,7 +257,7 @@ def results_section(records: Records) -> str:
             to_markdown(head, scores),
             "Costs, and the earlier version. `s` are the seconds of one fit, and `MB` is its peak memory beyond the "
             "data:",
-            to_markdown(["case", *cost_head], costs),
+            to_markdown(cost_head, costs),
         ]
     )
 
@@ -284,7 +277,7 @@ def every_score(records: Records) -> str:
     names = ["nll", "ece15", "floor_self15", "accuracy", "seconds", "processor_seconds", "memory"]
     means = pd.DataFrame(with_costs(records)).groupby(["dataset", "method"], sort=False)[names].mean()
     rows = [[*where, *values] for where, values in zip(means.index, means.to_numpy(), strict=True)]
-    return to_markdown(["case", "method", *(Column(name, digits=3) for name in names)], rows)
+    return to_markdown(["case", "method", *with_digits(3, *names)], rows)
 
 
 def main(words: Sequence[str]) -> None:

@@ -27,7 +27,7 @@ from calibrant.posthoc import make_calibrator
 from studies import script
 from studies.common.runs import threads_limited_to
 from studies.network_tasks import TASKS, Splits, TaskKind, classes_of
-from studies.report import Column, Record, to_markdown
+from studies.report import Record, to_markdown
 
 STARTS = {"scratch": "from scratch", "tuned": "fine-tuned"}
 EPOCHS: dict[str, int | None] = {"scratch": None, "tuned": 15}
@@ -216,7 +216,7 @@ def table(records: Sequence[Record]) -> str:
         judged = {"lower": gap.high < 0, "higher": gap.low > 0, "missed": gap.high > TARGET}
         for verdict in (word for word, holds in judged.items() if holds):
             places[verdict].append(f"{task} ({STARTS[start]})")
-    columns = [Column(f"NLL, {who}", digits=3) for who in ("`calibrant.fit`", "plain")]
+    columns = ["NLL, `calibrant.fit`", "NLL, plain"]
     named = {verdict: " and ".join(", ".join(names).rsplit(", ", 1)) or "none" for verdict, names in places.items()}
     return (
         to_markdown(["task", "start", "seeds", *columns, "difference of NLL"], rows)

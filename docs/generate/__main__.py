@@ -17,27 +17,22 @@ from docs.generate import (
     first_paper,
     first_paper_data,
     images,
-    learned_map,
     readings,
     readme,
     sampling_noise,
-    studies,
     tables,
 )
 
 ROOT = Path(__file__).parents[2]
 PAGES = (*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md")
-PARTS = (
-    *(first_paper, first_paper_data, readings, learned_map, coverage, sampling_noise),
-    *(tables, alternatives, readme, studies),
-)
+PARTS = (first_paper, first_paper_data, readings, coverage, sampling_noise, tables, alternatives, readme)
 SECTIONS: dict[str, Callable[[], str]] = {name: write for part in PARTS for name, write in part.SECTIONS.items()}
 SECTION = re.compile(r"(<!-- results: ([a-z0-9-]+|written by [a-z_.]+) -->\n).*?(<!-- end of results -->)", re.DOTALL)
 
 
 def current(text: str) -> str:
     """The text of a page with its generated sections renewed."""
-    return SECTION.sub(lambda found: f"{found[1]}\n{SECTIONS[found[2]]()}\n\n{found[3]}", text)
+    return SECTION.sub(lambda section: f"{section[1]}\n{SECTIONS[section[2]]()}\n\n{section[3]}", text)
 
 
 def main() -> None:

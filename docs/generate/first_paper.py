@@ -8,17 +8,17 @@ from pathlib import Path
 
 from calibrant.metrics import Estimate, excludes_zero, mean_interval, paired_difference
 from calibrant.report import format_number
-from docs.generate.stored import RESULTS, bullets, save_png, stored, with_digits, words
+from docs.generate.stored import RESULTS, bullets, save_png, stored, words
 from studies.bo4sc import figures
-from studies.bo4sc.claims import claims, known
+from studies.bo4sc.claims import claims, values_of
 from studies.bo4sc.figures import WEIGHTS_SET
-from studies.bo4sc.page import MATCHED, METRICS_SHOWN, verdicts
+from studies.bo4sc.page import MATCHED, METRICS_SHOWN
 from studies.bo4sc.table1 import PAPER
-from studies.bo4sc.targets import OWN, self_calibrated_targets
+from studies.bo4sc.targets import OWN, self_calibrated_targets, verdicts
 from studies.common.synthetic import POOLED
 from studies.common.verdicts import HEADINGS, Records, datasets, difference, mean, methods, pivot, targets_table
 from studies.common.words import LEFT_OPEN
-from studies.report import by_seed, to_markdown
+from studies.report import by_seed, to_markdown, with_digits
 
 TITLES = {
     "ece10": "Expected calibration error, 10 bins. The last row is the exact posterior's on the same samples:",
@@ -86,8 +86,7 @@ def reproduced() -> str:
 def draw(folder: Path) -> Iterator[Path]:
     """Figures 1 to 3, drawn from the stored runs of the lowest seed."""
     numbers = figures.read(RESULTS / "bo4sc.json")
-    drawings = {"map": figures.draw_maps, "reliability": figures.draw_reliability, "weights": figures.draw_weights}
-    for number, (name, draw_figure) in enumerate(drawings.items(), 1):
+    for number, (name, (draw_figure, _)) in enumerate(figures.FIGURES.items(), 1):
         yield save_png(draw_figure(numbers[name]), folder / f"first-paper-{number}")
 
 
@@ -213,7 +212,7 @@ def claims_table() -> str:
     """Each claim of Section 4 with the printed values, ours, and the verdict."""
     found = claims(all_seeds(), figures.read(RESULTS / "bo4sc.json"))
     columns = ["claim", "printed", "here", "z", "runs", "holds"]
-    return to_markdown(["no.", *columns], [[n, *claim.row] for n, claim in enumerate(found, 1)])
+    return to_markdown(["no.", *columns], [[n, *claim] for n, claim in enumerate(found, 1)])
 
 
 READINGS = ("misclassified_low_weight", "correct_high_weight", "ece10", "accuracy")
@@ -222,12 +221,9 @@ READINGS = ("misclassified_low_weight", "correct_high_weight", "ece10", "accurac
 def _readings() -> dict[str, list[Estimate]]:
     """Means over seeds on the set of Figure 3, for each variant of BO4SC with one weight per sample."""
     records = [*stored("bo4sc-ablation").records, *stored("bo4sc-weight-start").records]
-    names = [n for n in methods(records) if known(by_seed(records, READINGS[0], dataset=WEIGHTS_SET, method=n))]
+    names = [name for name in methods(records) if values_of(records, READINGS[0], WEIGHTS_SET, name)]
     return {
-        name: [
-            mean_interval(known(by_seed(records, metric, dataset=WEIGHTS_SET, method=name)).values())
-            for metric in READINGS
-        ]
+        name: [mean_interval(values_of(records, metric, WEIGHTS_SET, name).values()) for metric in READINGS]
         for name in names
     }
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from calibrant.report import format_number
 from docs.generate.first_paper import beside_printed
-from docs.generate.stored import bullets, signs, stored, with_digits, words
+from docs.generate.stored import bullets, signs, stored, words
 from studies.bo4sc import same_search as same
 from studies.bo4sc.data_search import COMMON_SEEDS, MORE_SPLITS, WIDTHS, printed
 from studies.bo4sc.table1 import PAPER
 from studies.common.verdicts import datasets
-from studies.report import by_seed, to_markdown
+from studies.report import by_seed, to_markdown, with_digits
 
 CELLS = ("accuracy", "ECE")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 from calibrant.metrics import Estimate
@@ -46,16 +46,10 @@ def images() -> str:
 
 def draw(folder: Path) -> Iterator[Path]:
     """Figures 2 to 5 of the second paper, drawn from the stored runs on each data set."""
-    drawings = {
-        2: partial(figures.reliability, bins=(15,)),
-        3: figures.curves,
-        4: partial(figures.reliability, bins=(20, 50, 100)),
-        5: figures.bin_sweep,
-    }
     for name in SETS:
         (group,) = groups(_records(name))
-        for number, draw_figure in drawings.items():
-            yield save_png(draw_figure(group), folder / f"second-paper-{number}-{name}")
+        for number, figure, _ in figures.drawn(group):
+            yield save_png(figure, folder / f"second-paper-{number}-{name}")
 
 
 def noisy() -> str:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from calibrant.plots.style import GREY, PALETTE, context
-from docs.generate.stored import bullets, save_png, stored, with_digits, words
+from docs.generate.stored import bullets, save_png, stored, words
 from studies.meta_reg.sampling_noise import SEEDS
-from studies.report import to_markdown
+from studies.report import to_markdown, with_digits
 
 TITLES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 WIDE = 1.96

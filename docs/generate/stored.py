@@ -9,7 +9,7 @@ from typing import Any
 
 from calibrant.metrics import Estimate, excludes_zero
 from calibrant.plots import save_figure
-from studies.report import Column, Results, read_results
+from studies.report import Results, read_results
 
 RESULTS = Path(__file__).parents[2] / "results"
 SIGNS = {-1: "significantly lower", 1: "significantly higher", 0: "not significantly different"}
@@ -30,11 +30,6 @@ def save_png(figure: Any, stem: Path) -> Path:
     svg.unlink()
     plt.close(figure)
     return png
-
-
-def with_digits(digits: int, *names: str) -> list[Column]:
-    """Columns of numbers with this many decimals."""
-    return [Column(name, digits=digits) for name in names]
 
 
 def bullets(sentences: list[str]) -> str:

@@ -1,16 +1,24 @@
-"""Sections on wrong labels, on tables and on speed."""
+"""Sections on wrong labels, tables, speed, networks, and of the studies that write their own tables."""
 
 from __future__ import annotations
 
 from collections import Counter
 
+from calibrant.bilevel import SGD
+from calibrant.methods.averaged import AveragedNetwork
+from calibrant.methods.recipes import RECIPES, SMALL_RECIPES
 from calibrant.metrics import excludes_zero
-from docs.generate.stored import bullets, stored, words
+from docs.generate.stored import RESULTS, bullets, stored, words
+from studies import guarantees, hostile, label_noise, networks
+from studies.benchmarks import recipes, wide
 from studies.benchmarks.harness import markdown
 from studies.common.synthetic import POOLED
 from studies.common.verdicts import Records, datasets, difference
 from studies.label_noise import JUDGED as SETS
 from studies.label_noise import noise_targets
+from studies.meta_reg import docs as meta_reg
+from studies.meta_reg.study import STUDY as META_REG
+from studies.report import to_markdown
 from studies.tables.compared import JUDGED, Compared, compared
 from studies.tables.page import to_terminal
 from studies.tables.peers import OURS, OWN
@@ -111,8 +119,40 @@ def speed() -> str:
     return markdown(stored("bench").records)
 
 
+def recipe_values() -> str:
+    """One row per kind: the optimiser, its settings and the length of a run."""
+    rows = [_recipe(method) for row in (RECIPES, SMALL_RECIPES) for method in row.values()]
+    return to_markdown(["kind", "optimiser", "largest rate", "weight decay", "gradient norm", "length"], rows)
+
+
+def _recipe(method: AveragedNetwork) -> list[object]:
+    optimizer = method.optimizer
+    nesterov = ", Nesterov momentum " + f"{optimizer.momentum:g}" if isinstance(optimizer, SGD) else ""
+    return [
+        method.kind,
+        type(optimizer).__name__ + nesterov,
+        f"{method.rate:g}",
+        f"{optimizer.weight_decay:g}",
+        "any" if optimizer.clip_norm is None else f"at most {optimizer.clip_norm:g}",
+        f"{method.steps:,} steps or {method.passes} epochs, whichever is more",
+    ]
+
+
 SECTIONS = {
     "noise-sentences": lambda: bullets(noise_sentences()),
     "tables": lambda: tables() + "\n\n" + bullets(rank_sentences()),
     "bench": speed,
+    f"written by {meta_reg.__name__}": lambda: meta_reg.results_section(META_REG.read(meta_reg.result_files(RESULTS))),
+    "hostile": lambda: hostile.results_section(stored("hostile").records),
+    "networks": lambda: networks.table(stored("networks").records),
+    "noise-tables": lambda: label_noise.tables(stored("bo4sc-noise").records),
+    "noise-unseen": lambda: label_noise.tables(stored("bo4sc-noise-more-seeds").records),
+    "guarantees-targets": lambda: guarantees.targets(stored("guarantees").records),
+    "guarantees-rules": lambda: guarantees.rules_table(stored("guarantees").records),
+    "guarantees-bounds": lambda: guarantees.bounds_table(stored("guarantees").records),
+    "guarantees-sets": lambda: guarantees.sets_table(stored("guarantees").records),
+    "recipes": lambda: recipes.table(list(stored("recipes").records)),
+    "recipes-gpu": lambda: recipes.table(list(stored("recipes-gpu").records)),
+    "recipe-values": recipe_values,
+    "wide": lambda: wide.table(list(stored("bench").records)),
 }

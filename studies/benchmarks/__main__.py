@@ -12,7 +12,7 @@ from pathlib import Path
 
 from studies.benchmarks.harness import RESULTS, show, write
 
-GROUPS = ("classifiers", "engine", "gpu", "large", "metrics", "networks", "pool", "posthoc", "reproduce", "wide")
+GROUPS = ("engine", "large", "metrics", "networks", "pool", "posthoc", "reproduce", "wide")
 
 
 def main() -> None:

@@ -12,8 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from calibrant.models import resnet18, wide_resnet
+from calibrant.models import resnet18
 from studies import networks as plain
+from studies.benchmarks.real_tasks import REAL, Rows, pretrain
 from studies.images import load_parts
 from studies.network_tasks import TASKS, Pair, Splits, TaskKind, classes_of
 
@@ -72,6 +73,14 @@ def _kind(form: type[TaskKind], story: str) -> Any:
     return form("", story, TASKS["table"].draw, TASKS["table"].build, "")
 
 
+class RowsKind(TaskKind):
+    """A task whose batches are read by :class:`Rows`."""
+
+    def loader(self, pair: Pair, *, shuffle: bool) -> Any:
+        """Return batches of rows."""
+        return Rows(pair, shuffle)
+
+
 @dataclass(frozen=True)
 class Crops:
     """Batches of images on their device; with ``shuffle``, shifted by up to four pixels and flipped at random.
@@ -128,6 +137,39 @@ class Vision(nn.Module):
         return self.head(self.norm(hidden).mean(1))
 
 
+class WideBlock(nn.Module):
+    """Normalisation, ReLU and convolution, twice. If the shape changes, the shortcut reads the input after its ReLU."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+        super().__init__()
+        self.first_norm, self.second_norm = nn.BatchNorm2d(inputs), nn.BatchNorm2d(outputs)
+        self.first = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
+        self.second = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        self.shortcut = None if inputs == outputs else nn.Conv2d(inputs, outputs, 1, stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the residual and its shortcut."""
+        active = torch.relu(self.first_norm(x))
+        residual = self.second(torch.relu(self.second_norm(self.first(active))))
+        return residual + (x if self.shortcut is None else self.shortcut(active))
+
+
+class WideResNet(nn.Module):
+    """WRN-16-4 of Zagoruyko and Komodakis 2016: three stages of two blocks with 64, 128 and 256 channels."""
+
+    def __init__(self, n_classes: int, seed: int) -> None:
+        super().__init__()
+        torch.manual_seed(seed)
+        self.stem = nn.Conv2d(3, 16, 3, padding=1, bias=False)
+        sizes = ((16, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1), (128, 256, 2), (256, 256, 1))
+        self.blocks = nn.Sequential(*(WideBlock(*size) for size in sizes))
+        self.norm, self.fc = nn.BatchNorm2d(256), nn.Linear(256, n_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits."""
+        return self.fc(torch.relu(self.norm(self.blocks(self.stem(x)))).mean((2, 3)))
+
+
 @dataclass(frozen=True)
 class ImageTask:
     """An image task: its data set, its network, and the epochs of all training runs."""
@@ -136,12 +178,15 @@ class ImageTask:
     build: Callable[[int, int], nn.Module]
     """``(classes, seed)``."""
     epochs: int
+    tuned: bool = False
+    """Train on the first half of the classes before, and compare on the other half."""
 
 
 IMAGES = {
     "images-resnet": ImageTask("cifar10", lambda classes, seed: resnet18(classes, seed=seed), 15),
-    "images-wide": ImageTask("cifar100", lambda classes, seed: wide_resnet(classes, depth=16, width=4, seed=seed), 12),
+    "images-wide": ImageTask("cifar100", WideResNet, 12),
     "images-transformer": ImageTask("cifar100", Vision, 12),
+    "images-tuned": ImageTask("cifar100", lambda classes, seed: resnet18(classes, seed=seed), 8, tuned=True),
 }
 FOLDER: list[Path] = []
 """The folder with the published images, from ``--data``."""
@@ -156,10 +201,46 @@ def images(name: str, seed: int, device: str = "cpu", subset: int | None = None)
         raise ValueError(f"The task {name} needs the published images. Give their folder: --data FOLDER.")
     task = IMAGES[name]
     train, test, n_classes = published(task.dataset, FOLDER[0], device)
+    if task.tuned:
+        n_classes //= 2
+        source, train, test = halved(train, False), halved(train, True), halved(test, True)
+        model = tuned_network(task, n_classes, seed, source)
+    else:
+        model = task.build(n_classes, seed)
     order = torch.randperm(len(train.labels), generator=torch.Generator().manual_seed(1000 * seed + 7)).to(device)
     val, rest = order[: len(order) // 10], order[len(order) // 10 :][:subset]
     parts = [Pair(train.inputs[rows], train.labels[rows]) for rows in (rest, val)]
-    return Case(_kind(ImageKind, "images with crops and flips"), Splits(*parts, test), task.build(n_classes, seed))
+    return Case(_kind(ImageKind, "images with crops and flips"), Splits(*parts, test), model)
+
+
+def halved(pair: Pair, second: bool) -> Pair:
+    """The samples of the first or second half of the classes, counted from 0."""
+    half = (int(pair.labels.max()) + 1) // 2
+    rows = (pair.labels >= half) == second
+    return Pair(pair.inputs[rows], pair.labels[rows] - half * second)
+
+
+def tuned_network(task: ImageTask, n_classes: int, seed: int, source: Pair) -> nn.Module:
+    """A network trained on other classes, on the CPU, with a new head."""
+    model = task.build(n_classes, seed).to(source.labels.device)
+    torch.manual_seed(seed)
+    pretrain(model, Crops(source, True), PRETRAINED)
+    model.fc = nn.Linear(model.fc.in_features, n_classes)
+    return model.cpu()
+
+
+PRETRAINED = 10
+"""Epochs on other classes before fine-tuning."""
+
+
+def real(name: str, seed: int, device: str) -> Case:
+    """A task of :mod:`studies.benchmarks.real_tasks`."""
+    if not FOLDER:
+        raise ValueError(f"The task {name} needs the published data. Give their folder: --data FOLDER.")
+    splits = REAL[name].draw(FOLDER[0], seed)
+    splits = Splits(*(Pair(pair.inputs.to(device), pair.labels.to(device)) for pair in splits))
+    model = REAL[name].build(int(splits.train.labels.max()) + 1, seed)
+    return Case(_kind(RowsKind, "rows in memory"), splits, model)
 
 
 @cache
@@ -176,9 +257,13 @@ CASES: dict[str, Callable[[int], Case]] = {
     "embeddings": embeddings,
     "digits-tuned": tuned_digits,
 }
-TASK_NAMES = (*CASES, *IMAGES)
+WITH_DATA = IMAGES | REAL
+"""Tasks that need ``--data``."""
+TASK_NAMES = (*CASES, *WITH_DATA)
 
 
 def case_of(task: str, seed: int, device: str = "cpu", subset: int | None = None) -> Case:
     """A task by name. ``subset`` is for image tasks."""
-    return images(task, seed, device, subset) if task in IMAGES else CASES[task](seed)
+    if task in IMAGES:
+        return images(task, seed, device, subset)
+    return real(task, seed, device) if task in REAL else CASES[task](seed)

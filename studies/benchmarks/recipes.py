@@ -8,8 +8,9 @@ missing ones, until ``--minutes`` are over.
 
 With ``--device cuda`` everybody trains in bfloat16, and convolutional networks in the channels-last format. The rivals
 have one rate, and each also runs under ``torch.compile(mode="reduce-overhead")``; the faster of the two times counts.
-``--data`` names a folder with the published files of CIFAR-10 and CIFAR-100 for three more tasks
-(:data:`studies.benchmarks.recipe_tasks.IMAGES`), with crops and flips on the device::
+``--data`` names a folder with published files for more tasks: CIFAR-10 and CIFAR-100 with crops and flips on the device
+(:data:`studies.benchmarks.recipe_tasks.IMAGES`), 20 newsgroups and a census table
+(:mod:`studies.benchmarks.real_tasks`)::
 
     python -m studies.benchmarks.recipes --device cuda --data FOLDER --minutes 9 --out results/recipes-gpu.json
 
@@ -46,7 +47,7 @@ from calibrant import metrics
 from calibrant.posthoc import make_calibrator
 from calibrant.report import machine, versions
 from studies import networks as plain
-from studies.benchmarks.recipe_tasks import CHOOSING, FOLDER, IMAGES, TASK_NAMES, Case, case_of
+from studies.benchmarks.recipe_tasks import CHOOSING, FOLDER, TASK_NAMES, WITH_DATA, Case, case_of
 from studies.network_tasks import Pair
 from studies.report import Record, read_results, write_results
 
@@ -78,7 +79,7 @@ class Options:
 
     def epochs_of(self, task: str) -> int:
         """The epochs of all runs of a task."""
-        return self.epochs or (IMAGES[task].epochs if task in IMAGES else EPOCHS)
+        return self.epochs or (WITH_DATA[task].epochs if task in WITH_DATA else EPOCHS)
 
     def who(self) -> tuple[str, ...]:
         """Who is compared. Compiled runs serve for their time only."""
@@ -286,7 +287,7 @@ def table(records: list[Record]) -> str:
             f"Mean log ratio over {len(rows)} tasks: {overall.value:+.3f}, 95 % interval {overall.low:+.3f} to "
             f"{overall.high:+.3f}; below zero `calibrant.fit` is better. Mean difference of the error: "
             f"{mean(r.get('points', math.nan) for r in rows):+.2f} points; "
-            f"median ratio of the times: {median(r['time'] for r in rows):.2f}."
+            f"median ratio of the times: {median(r['time'] for r in rows if r['time'] == r['time']):.2f}."
         )
     return "\n".join(lines)
 
@@ -347,7 +348,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
     options = Options(given.device, given.epochs, given.settings, given.subset, not given.untimed, given.data)
-    tasks = given.tasks or [task for task in TASK_NAMES if given.data or task not in IMAGES]
+    tasks = given.tasks or [task for task in TASK_NAMES if given.data or task not in WITH_DATA]
     seeds = range(given.first_seed, given.first_seed + given.seeds)
     if given.subset and given.first_seed < CHOOSING:
         parser.error(f"--subset needs --first-seed {CHOOSING} or more.")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 import numpy as np
+import pandas as pd
 
 from calibrant.metrics import mean_interval
 from studies.bo4sc.variants import OURS, SGD, SGD_STEPS, STORY, measure, variants
@@ -49,18 +50,8 @@ def extend(config: Mapping[str, Any], records: list[Record]) -> dict[str, Any]:
     return {"seeds": seeds, "variants": {name: known[name] for name in run if name in known}}
 
 
-WEIGHTS = dict(
-    zip(
-        STORY,
-        (
-            Column("wrong, w < ½", digits=2),
-            Column("right, w > ½", digits=2),
-            Column("ρ(w, P(y|x))", digits=2),
-            Column("AUROC of 1 − w", digits=2),
-        ),
-        strict=True,
-    )
-)
+WEIGHTS = ("wrong, w < ½", "right, w > ½", "ρ(w, P(y|x))", "AUROC of 1 − w")
+"""Headings of the fields ``STORY``."""
 METRICS = {
     "ece15": Column("ECE-15", "low", 4),
     "true_ece": Column("true ECE", "low", 4),
@@ -121,16 +112,12 @@ def tell(results: Results) -> Report:
         "correlation of a sample's weight with the exact probability of its label; the AUROC of low weights for "
         "finding labels that differ from the Bayes classifier's. Means over all sets and seeds with a value.",
     )
-    rows = [[name, *(_mean(r[key] for r in records if r["method"] == name) for key in STORY)] for name in names]
-    report.table(["variant", *WEIGHTS.values()], [row for row in rows if row[1] is not None])
+    story = pd.DataFrame(records).groupby("method")[list(STORY)].agg(lambda own: own.astype(float).mean()).dropna()
+    rows = [[name, *map(float, story.loc[name])] for name in names if name in story.index]
+    report.table(["variant", *(Column(heading, digits=2) for heading in WEIGHTS)], rows)
     failures(report, records, "Their rows are empty.")
     foot(report, results, hidden=("sgd_search",))
     return report
-
-
-def _mean(values: Iterable[float | None]) -> float | None:
-    known = [v for v in values if v is not None]
-    return float(np.mean(known)) if known else None
 
 
 STUDY = Study(

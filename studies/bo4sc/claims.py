@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy.spatial import cKDTree
@@ -26,8 +26,7 @@ SPIRALS = ("spirals-2.5", "spirals-3.5")
 Values = Mapping[int, float]
 
 
-@dataclass(frozen=True)
-class Claim:
+class Claim(NamedTuple):
     """A sentence of the paper, the printed values, ours, their distances z, the number of runs, and the verdict."""
 
     sentence: str
@@ -37,23 +36,17 @@ class Claim:
     runs: int
     verdict: str
 
-    @property
-    def row(self) -> list[object]:
-        """The claim as a row of the table."""
-        return [self.sentence, self.paper, self.here, self.z, self.runs, self.verdict]
 
-
-@dataclass(frozen=True)
-class Sign:
+class Sign(NamedTuple):
     """A sentence that says: a metric of a method, minus that of a rival if one is named, is above or below zero.
 
     ``sign`` is 1 or −1. ``only`` and ``without`` name the sets that the sentence is about; default: all sets for which
     the metric was measured. ``absolute`` compares absolute values.
     """
 
-    sentence: str
-    quantity: tuple[str, ...]
-    """The metric, the method, and the rival if there is one."""
+    metric: str
+    methods: tuple[str, ...]
+    """The method, and the rival if there is one."""
     sign: int
     only: tuple[str, ...] = ()
     without: tuple[str, ...] = ()
@@ -61,211 +54,155 @@ class Sign:
 
     def values(self, records: Records, dataset: str) -> Values:
         """The quantity on a set, by seed."""
-        metric, *methods = self.quantity
         own, *rivals = (
-            {seed: abs(value) if self.absolute else value for seed, value in known(values).items()}
-            for values in (by_seed(records, metric, dataset=dataset, method=method) for method in methods)
+            {seed: abs(v) if self.absolute else v for seed, v in values_of(records, self.metric, dataset, m).items()}
+            for m in self.methods
         )
         return {seed: own[seed] - rivals[0][seed] for seed in own if seed in rivals[0]} if rivals else own
 
     def printed(self, dataset: str) -> float | None:
         """The paper's value of the difference, if its Table 1 has one."""
-        metric, method, *rivals = self.quantity
-        table = PAPER.get({"ece10": "ece"}.get(metric, metric))
-        return table[method][dataset] - table[rivals[0]][dataset] if table and rivals else None
+        table = PAPER.get({"ece10": "ece"}.get(self.metric, self.metric))
+        if not table or len(self.methods) < 2:
+            return None
+        own, rival = (table[method][dataset] for method in self.methods)
+        return own - rival
+
+    def judge(self, sentence: str, records: Records) -> Claim:
+        """The sentence, judged set by set."""
+        sets = [name for name in self.only or datasets(records) if name not in self.without]
+        measured = {name: list(own.values()) for name in sets if (own := self.values(records, name))}
+        means = {name: mean_interval(values) for name, values in measured.items()}
+        printed = {name: value for name in means if (value := self.printed(name)) is not None}
+        z = [(value - means[name].value) / statistics.stdev(measured[name]) for name, value in printed.items()]
+        confirmed = [name for name, estimate in means.items() if _beyond_zero(estimate, self.sign)]
+        reversed_on = [name for name, estimate in means.items() if _beyond_zero(estimate, -self.sign)]
+        verdict = f"on {len(confirmed)} of {len(means)} sets" if confirmed else "no"
+        if reversed_on:
+            verdict += f"; the opposite on {', '.join(reversed_on)}"
+        return Claim(
+            sentence,
+            "; ".join(f"{name} {format_number(value, 3)}" for name, value in printed.items()) or "stated",
+            _listed(means, 3),
+            "; ".join(format_number(distance, 1) for distance in z) or "–",
+            min(map(len, measured.values())),
+            "yes" if len(confirmed) == len(means) else verdict,
+        )
 
 
-@dataclass(frozen=True)
-class Share:
+class Share(NamedTuple):
     """A sentence about a share; "some" needs any run, "most" and "mainly" need a mean above one half."""
 
-    sentence: str
     paper: str
-    quantity: tuple[str, str]
-    """The metric and the method."""
+    metric: str
+    method: str
     sets: tuple[str, ...]
+
+    def judge(self, sentence: str, records: Records) -> Claim:
+        """The sentence, judged on all its sets."""
+        sets = [name for name in self.sets if name in datasets(records)]
+        shares = {name: list(values_of(records, self.metric, name, self.method).values()) for name in sets}
+        if self.paper == "some":  # in how many runs there are any
+            shares = {name: [float(value > 0) for value in own] for name, own in shares.items()}
+        means = {name: mean_interval(own) for name, own in shares.items()}
+        holds = min(value.value for value in means.values()) > (0.0 if self.paper == "some" else 0.5)
+        runs = min(map(len, shares.values()))
+        return Claim(sentence, self.paper, _listed(means, 2), "–", runs, "yes" if holds else "no")
 
 
 PLANE = "(share of the plane with confidence above 0.9, difference; Fig. 1)"
-CLAIMS: tuple[Sign | Share, ...] = (
-    Sign("ECE of BO4SC below that of Standard", ("ece10", "bo4sc", "standard"), -1),
-    Sign(
-        "ECE of BO4SC below that of isotonic regression, except on BAC",
-        ("ece10", "bo4sc", "isotonic"),
-        -1,
-        without=("bac",),
+CLAIMS: dict[str, Sign | Share] = {
+    "ECE of BO4SC below that of Standard": Sign("ece10", ("bo4sc", "standard"), -1),
+    "ECE of BO4SC below that of isotonic regression, except on BAC": Sign(
+        "ece10", ("bo4sc", "isotonic"), -1, without=("bac",)
     ),
-    Sign(
-        "ECE of isotonic regression below that of Standard, except on Spiral 3.5",
-        ("ece10", "isotonic", "standard"),
-        -1,
-        without=("spirals-3.5",),
+    "ECE of isotonic regression below that of Standard, except on Spiral 3.5": Sign(
+        "ece10", ("isotonic", "standard"), -1, without=("spirals-3.5",)
     ),
-    Sign(
-        "ECE of isotonic regression above that of Standard on Spiral 3.5",
-        ("ece10", "isotonic", "standard"),
-        1,
-        only=("spirals-3.5",),
+    "ECE of isotonic regression above that of Standard on Spiral 3.5": Sign(
+        "ece10", ("isotonic", "standard"), 1, only=("spirals-3.5",)
     ),
-    Sign(
-        "accuracy of Standard above that of BO4SC on Blobs 1.3, Blobs 1.7 and Spiral 3.5 (Table 1)",
-        ("accuracy", "bo4sc", "standard"),
-        -1,
-        without=("spirals-2.5", "bac"),
+    "accuracy of Standard above that of BO4SC on Blobs 1.3, Blobs 1.7 and Spiral 3.5 (Table 1)": Sign(
+        "accuracy", ("bo4sc", "standard"), -1, without=("spirals-2.5", "bac")
     ),
-    Sign(
-        "accuracy of BO4SC above that of Standard on Spiral 2.5 and BAC (Table 1)",
-        ("accuracy", "bo4sc", "standard"),
-        1,
-        only=("spirals-2.5", "bac"),
+    "accuracy of BO4SC above that of Standard on Spiral 2.5 and BAC (Table 1)": Sign(
+        "accuracy", ("bo4sc", "standard"), 1, only=("spirals-2.5", "bac")
     ),
-    Sign("Standard is over-confident (mean confidence minus accuracy)", ("confidence_minus_accuracy", "standard"), 1),
-    Sign(
-        "Standard has a larger gap between confidence and accuracy than BO4SC (difference of the absolute gaps)",
-        ("confidence_minus_accuracy", "standard", "bo4sc"),
-        1,
-        absolute=True,
+    "Standard is over-confident (mean confidence minus accuracy)": Sign("confidence_minus_accuracy", ("standard",), 1),
+    "Standard has a larger gap between confidence and accuracy than BO4SC (difference of the absolute gaps)": Sign(
+        "confidence_minus_accuracy", ("standard", "bo4sc"), 1, absolute=True
     ),
-    Sign(
-        "BO4SC has a smaller gap between confidence and accuracy than isotonic regression (difference)",
-        ("confidence_minus_accuracy", "bo4sc", "isotonic"),
-        -1,
-        absolute=True,
+    "BO4SC has a smaller gap between confidence and accuracy than isotonic regression (difference)": Sign(
+        "confidence_minus_accuracy", ("bo4sc", "isotonic"), -1, absolute=True
     ),
-    Share(
-        "isotonic regression gives confidences below 0.5 on the spirals (share of runs)",
-        "some",
-        ("share_below_chance", "isotonic"),
-        SPIRALS,
+    "isotonic regression gives confidences below 0.5 on the spirals (share of runs)": Share(
+        "some", "share_below_chance", "isotonic", SPIRALS
     ),
-    Sign(
-        "isotonic regression is overly cautious (mean confidence minus accuracy; Section 5)",
-        ("confidence_minus_accuracy", "isotonic"),
-        -1,
+    "isotonic regression is overly cautious (mean confidence minus accuracy; Section 5)": Sign(
+        "confidence_minus_accuracy", ("isotonic",), -1
     ),
-    Sign(f"broader uncertain regions than Standard: BO4SC {PLANE}", ("share_map_above_90", "bo4sc", "standard"), -1),
-    Sign(
-        f"broader uncertain regions than Standard: isotonic regression {PLANE}",
-        ("share_map_above_90", "isotonic", "standard"),
-        -1,
+    f"broader uncertain regions than Standard: BO4SC {PLANE}": Sign("share_map_above_90", ("bo4sc", "standard"), -1),
+    f"broader uncertain regions than Standard: isotonic regression {PLANE}": Sign(
+        "share_map_above_90", ("isotonic", "standard"), -1
     ),
-    Share(
-        "most misclassified training samples end with a weight below 0.5 (share; Fig. 3)",
-        "most",
-        ("misclassified_low_weight", "bo4sc"),
-        ("blobs-1.7",),
+    "most misclassified training samples end with a weight below 0.5 (share; Fig. 3)": Share(
+        "most", "misclassified_low_weight", "bo4sc", ("blobs-1.7",)
     ),
-    Share(
-        "the weights of the other samples are mainly above 0.5 (share; Fig. 3)",
-        "mainly",
-        ("correct_high_weight", "bo4sc"),
-        ("blobs-1.7",),
+    "the weights of the other samples are mainly above 0.5 (share; Fig. 3)": Share(
+        "mainly", "correct_high_weight", "bo4sc", ("blobs-1.7",)
     ),
-)
+}
 """What Section 4 says about the records of the paper's three methods, in the order of the report."""
 
 
 def claims(records: Records, numbers: Numbers) -> list[Claim]:
     """All claims of Section 4 that the records of the paper's three methods and the figure data can judge."""
-    judged = [_sign(c, records) if isinstance(c, Sign) else _share(c, records) for c in CLAIMS]
-    return [*judged, *_figure3(numbers), _cost(records, datasets(records))]
+    judged = [claim.judge(sentence, records) for sentence, claim in CLAIMS.items()]
+    return [*judged, *_figure3(numbers.get("weights")), _cost(records)]
 
 
-def known(values: Mapping[int, float | None]) -> Values:
-    """The values that were measured."""
-    return {seed: value for seed, value in values.items() if value is not None}
-
-
-def _sign(claim: Sign, records: Records) -> Claim:
-    sets = [name for name in claim.only or datasets(records) if name not in claim.without]
-    measured = {name: list(own.values()) for name in sets if (own := claim.values(records, name))}
-    means = {name: mean_interval(values) for name, values in measured.items()}
-    confirmed = [name for name, estimate in means.items() if _beyond_zero(estimate, claim.sign)]
-    reversed_on = [name for name, estimate in means.items() if _beyond_zero(estimate, -claim.sign)]
-    printed = {name: value for name in means if (value := claim.printed(name)) is not None}
-    distances = {
-        name: (value - means[name].value) / statistics.stdev(measured[name]) for name, value in printed.items()
-    }
-    return Claim(
-        claim.sentence,
-        "; ".join(f"{name} {format_number(value, 3)}" for name, value in printed.items()) or "stated",
-        "; ".join(f"{name} {format_number(estimate, 3)}" for name, estimate in means.items()),
-        "; ".join(format_number(distance, 1) for distance in distances.values()) or "–",
-        min(map(len, measured.values())),
-        _verdict(len(confirmed), len(means), reversed_on),
-    )
+def values_of(records: Records, metric: str, dataset: str, method: str) -> Values:
+    """The values that were measured, by seed."""
+    found = by_seed(records, metric, dataset=dataset, method=method)
+    return {seed: value for seed, value in found.items() if value is not None}
 
 
 def _beyond_zero(estimate: Estimate, sign: int) -> bool:
     return bool(estimate.low > 0 if sign > 0 else estimate.high < 0)
 
 
-def _verdict(confirmed: int, total: int, reversed_on: list[str]) -> str:
-    if confirmed == total:
-        return "yes"
-    opposite = f"; the opposite on {', '.join(reversed_on)}" if reversed_on else ""
-    return f"no{opposite}" if confirmed == 0 else f"on {confirmed} of {total} sets{opposite}"
+def _listed(means: Mapping[str, Estimate], digits: int) -> str:
+    return "; ".join(f"{name} {format_number(value, digits)}" for name, value in means.items())
 
 
-def _share(claim: Share, records: Records) -> Claim:
-    metric, method = claim.quantity
-    shares = {
-        name: known(by_seed(records, metric, dataset=name, method=method))
-        for name in claim.sets
-        if name in datasets(records)
-    }
-    if claim.paper == "some":  # in how many runs there are any
-        shares = {name: {seed: float(value > 0) for seed, value in own.items()} for name, own in shares.items()}
-    means = {name: mean_interval(own.values()) for name, own in shares.items()}
-    limit = 0.0 if claim.paper == "some" else 0.5
-    return Claim(
-        claim.sentence,
-        claim.paper,
-        "; ".join(f"{name} {format_number(value, 2)}" for name, value in means.items()),
-        "–",
-        min(map(len, shares.values())),
-        "yes" if all(value.value > limit for value in means.values()) else "no",
-    )
-
-
-def _figure3(numbers: Numbers) -> list[Claim]:
+def _figure3(weights: Numbers | None) -> list[Claim]:
     """What the paper reads from Fig. 3, in the one run whose weights are stored at all epochs."""
-    weights = numbers.get("weights")
     if not weights:
         return []
-    history = np.asarray(weights["history"], dtype=float)
-    inputs, labels = load_problem(weights["dataset"], weights["seed"]).train
-    posterior = load_problem(weights["dataset"], weights["seed"]).posterior(inputs)
-    clarity, final = posterior.max(1), history[-1]
-    core, boundary = clarity > 0.99, clarity < 0.7
+    history, dataset = np.asarray(weights["history"], dtype=float), weights["dataset"]
+    problem = load_problem(dataset, weights["seed"])
+    inputs, labels = problem.train
+    clarity, final = problem.posterior(inputs).max(1), history[-1]
+    core, boundary = np.median(final[clarity > 0.99]), final[clarity < 0.7]
     near, any_two = bundles(history, inputs, labels)
-    return [
-        Claim(
-            "weights move in bundles (mean correlation of the steps of two weights of one class: nearest neighbours, "
-            "and two samples at random; Fig. 3)",
-            "stated",
-            f"{weights['dataset']} {near:.2f}, at random {any_two:.2f}",
-            "–",
-            1,
-            "yes" if near > any_two else "no",
-        ),
-        Claim(
-            "weights are 1 where the class is clear (median where the exact posterior exceeds 0.99; Fig. 3)",
+    judged = {
+        "weights move in bundles (mean correlation of the steps of two weights of one class: nearest neighbours, and "
+        "two samples at random; Fig. 3)": ("stated", f"{near:.2f}, at random {any_two:.2f}", near > any_two),
+        "weights are 1 where the class is clear (median where the exact posterior exceeds 0.99; Fig. 3)": (
             "1.0",
-            f"{weights['dataset']} {np.median(final[core]):.2f}",
-            "–",
-            1,
-            "yes" if np.median(final[core]) > 0.95 else "no",
+            f"{core:.2f}",
+            core > 0.95,
         ),
-        Claim(
-            "weights converge towards 0.5 or lower at the boundaries (median where the exact posterior is below 0.7, "
-            "and share at most 0.6; Fig. 3)",
+        "weights converge towards 0.5 or lower at the boundaries (median where the exact posterior is below 0.7, and "
+        "share at most 0.6; Fig. 3)": (
             "0.5 or lower",
-            f"{weights['dataset']} {np.median(final[boundary]):.2f}, share {(final[boundary] <= 0.6).mean():.2f}",
-            "–",
-            1,
-            "yes" if np.median(final[boundary]) <= 0.6 else "no",
+            f"{np.median(boundary):.2f}, share {(boundary <= 0.6).mean():.2f}",
+            np.median(boundary) <= 0.6,
         ),
+    }
+    return [
+        Claim(sentence, printed, f"{dataset} {here}", "–", 1, "yes" if holds else "no")
+        for sentence, (printed, here, holds) in judged.items()
     ]
 
 
@@ -290,21 +227,21 @@ def bundles(history: np.ndarray, inputs: np.ndarray, labels: np.ndarray, *, seed
     return float(np.mean(near)), float(np.mean(any_two))
 
 
-def _cost(records: Records, sets: list[str]) -> Claim:
+def _cost(records: Records) -> Claim:
     """Time of BO4SC beside the same training without weights, where each trained in its own population."""
-
-    def share(metric: str, dataset: str, method: str) -> float:
-        found = by_seed(records, metric, dataset=dataset, method=method)
-        return statistics.mean(value for value in found.values() if value is not None)
-
-    alone = [name for name in sets if share("members", name, "standard-matched") < share("members", name, "standard")]
-    times = {name: share("seconds", name, "bo4sc") / share("seconds", name, "standard-matched") for name in alone}
+    times = {}
+    for dataset in datasets(records):
+        members = {m: values_of(records, "members", dataset, m) for m in ("standard", "standard-matched")}
+        seconds = {m: values_of(records, "seconds", dataset, m) for m in ("bo4sc", "standard-matched")}
+        if statistics.mean(members["standard-matched"].values()) < statistics.mean(members["standard"].values()):
+            own, control = (statistics.mean(seconds[m].values()) for m in ("bo4sc", "standard-matched"))
+            times[dataset] = own / control
     return Claim(
         "time of BO4SC not always competitive with traditional training (against the same training without weights; "
         "Section 5)",
         "stated",
         "; ".join(f"{name} {value:.1f} × the time" for name, value in times.items()),
         "–",
-        len(by_seed(records, "seconds", dataset=sets[0], method="bo4sc")),
+        len(seconds["bo4sc"]),
         "yes" if times and min(times.values()) > 1 else "no",
     )

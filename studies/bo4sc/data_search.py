@@ -34,8 +34,8 @@ from sklearn.datasets import make_blobs
 
 from calibrant import metrics
 from calibrant.data.scaling import fit_scaling
-from calibrant.methods import Samples, Standard, Task, fit_all
-from studies.bo4sc.search import Trajectory
+from calibrant.methods import Samples, Standard, Task
+from studies.bo4sc.search import trajectories
 from studies.bo4sc.table1 import PAPER
 from studies.common.shared import made
 from studies.report import write_results
@@ -196,19 +196,13 @@ def standard_cells(family: str, generators: Sequence[Generator], splits: range) 
         for split in splits
         for width in WIDTHS[family]
     ]
-    trajectory = Trajectory(EPOCHS, [test for _, test in tasks])
     method = Standard(epochs=max(EPOCHS))
-    fit_all(
-        [(method, task) for task, _ in tasks],
-        callbacks=lambda description: [trajectory],
-        on_group=trajectory.population,
-        n_jobs=1,
-    )
-    cells = {}
-    for epochs in EPOCHS:
-        found = [_cells(trajectory.logits[k, epochs], test) for k, (_, test) in enumerate(tasks)]
-        cells[epochs] = np.reshape(found, (len(generators), len(splits), 4))
-    return cells
+    logits = trajectories([(method, task) for task, _ in tasks], [test for _, test in tasks], EPOCHS)
+    shape = (len(generators), len(splits), 4)
+    return {
+        epochs: np.reshape([_cells(logits[k, epochs], test) for k, (_, test) in enumerate(tasks)], shape)
+        for epochs in EPOCHS
+    }
 
 
 def _cells(logits: torch.Tensor, test: Samples) -> tuple[float, float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,17 +39,16 @@ Numbers = dict[str, Any]
 
 def collect(run: FinishedRun[Prepared]) -> Numbers:
     """The figure data of one run; empty if the run failed or no figure shows it."""
-    numbers: Numbers = {}
-    if run.method not in SHOWN or run.fitted.failure:
-        return numbers
     dataset = run.prepared.dataset
-    if dataset == MAP_SET:
-        numbers["map"] = confidence_maps({run.method: run})
-    if dataset == RELIABILITY_SET:
-        numbers["reliability"] = reliabilities({run.method: run})
-    if dataset == WEIGHTS_SET and run.method == "bo4sc":
-        numbers["weights"] = weight_history(run)
-    return numbers
+    if run.method not in SHOWN or run.fitted.failure:
+        return {}
+    shown = {
+        "map": (dataset == MAP_SET, confidence_map),
+        "reliability": (dataset == RELIABILITY_SET, reliability),
+        "weights": (dataset == WEIGHTS_SET and run.method == "bo4sc", weight_history),
+    }
+    about = {"dataset": dataset, "seed": run.prepared.seed, "classes": run.prepared.problem.n_classes}
+    return {figure: {**about, **numbers_of(run)} for figure, (wanted, numbers_of) in shown.items() if wanted}
 
 
 def of_store(store: Store) -> Numbers:
@@ -61,28 +60,22 @@ def of_store(store: Store) -> Numbers:
     for line in sorted(lines, key=lambda line: SHOWN.index(line["key"]["method"])):
         for figure, own in line[BESIDE].items():
             whole = numbers.setdefault(figure, dict(own))
-            for models in ("confidence", "models"):
-                if models in own:
-                    whole[models] = {**whole[models], **own[models]}
+            for models in {"confidence", "models"} & own.keys():
+                whole[models] = {**whole[models], **own[models]}
     if "map" in numbers:
         maps = numbers["map"]["confidence"]
         maps[TRUTH] = maps.pop(TRUTH)  # last
     return numbers
 
 
-def confidence_maps(runs: Mapping[str, FinishedRun[Prepared]]) -> Numbers:
-    """Fig. 1: confidence on a grid, for each model and for the exact posterior."""
-    prepared = next(iter(runs.values())).prepared
-    truth = reference(prepared.dataset)
+def confidence_map(run: FinishedRun[Prepared]) -> Numbers:
+    """Fig. 1: confidence on a grid, of one model and of the exact posterior."""
+    truth = reference(run.prepared.dataset)
     grid = truth.grid
     assert grid is not None
-    maps = {name: predict(run.fitted, prepared.scale(grid)).confidence for name, run in runs.items()}
-    maps[TRUTH] = truth.truth(grid).max(1)
-    x, y = prepared.problem.test
+    maps = {run.method: predict(run.fitted, run.prepared.scale(grid)).confidence, TRUTH: truth.truth(grid).max(1)}
+    x, y = run.prepared.problem.test
     return {
-        "dataset": prepared.dataset,
-        "seed": prepared.seed,
-        "classes": prepared.problem.n_classes,
         "x": _rounded(truth.x, 4),
         "y": _rounded(truth.y, 4),
         "confidence": {name: _rounded(values, 3) for name, values in maps.items()},
@@ -91,23 +84,12 @@ def confidence_maps(runs: Mapping[str, FinishedRun[Prepared]]) -> Numbers:
     }
 
 
-def reliabilities(runs: Mapping[str, FinishedRun[Prepared]]) -> Numbers:
+def reliability(run: FinishedRun[Prepared]) -> Numbers:
     """Fig. 2: the confidence of each test sample, and whether its prediction is right."""
-    prepared = next(iter(runs.values())).prepared
-    x, y = prepared.problem.test
-    models = {}
-    for name, run in runs.items():
-        found = predict(run.fitted, prepared.scale(x))
-        models[name] = {
-            "confidence": _rounded(found.confidence, 5),
-            "correct": (found.classes == y).astype(int).tolist(),
-        }
-    return {
-        "dataset": prepared.dataset,
-        "seed": prepared.seed,
-        "classes": prepared.problem.n_classes,
-        "models": models,
-    }
+    x, y = run.prepared.problem.test
+    found = predict(run.fitted, run.prepared.scale(x))
+    correct = (found.classes == y).astype(int).tolist()
+    return {"models": {run.method: {"confidence": _rounded(found.confidence, 5), "correct": correct}}}
 
 
 def weight_history(run: FinishedRun[Prepared]) -> Numbers:
@@ -119,8 +101,6 @@ def weight_history(run: FinishedRun[Prepared]) -> Numbers:
     every = max(1, -(-(len(history) - 1) // HISTORY_ROWS))
     rows = np.arange(len(history) - 1, -1, -every)[::-1]  # counted from the end, to include the final weights
     return {
-        "dataset": run.prepared.dataset,
-        "seed": run.prepared.seed,
         "epochs": (rows * settings.steps).tolist(),
         "history": _rounded(history[rows], 3),
         "misclassified": misclassified(run.fitted, run.prepared.task.train).astype(int).tolist(),
@@ -202,11 +182,11 @@ def draw_weight_history(ax: Any, epochs: np.ndarray, history: np.ndarray, miscla
 
         # More lines are drawn fainter, so that bundles stay visible for any number of samples.
         faint = float(np.clip(40 / history.shape[1], 0.06, 0.6))
-        groups = (
+        edge = [withStroke(linewidth=4, foreground="white")]
+        for group, colour, alpha, name, dash in (
             (~misclassified, style.INK, faint, "right", "-"),
             (misclassified, MISCLASSIFIED, min(1.0, 3.5 * faint), "misclassified", "--"),
-        )
-        for group, colour, alpha, label, dash in groups:
+        ):
             if not group.any():
                 continue
             paths = [np.column_stack([epochs, path]) for path in history[:, group].T]
@@ -214,15 +194,8 @@ def draw_weight_history(ax: Any, epochs: np.ndarray, history: np.ndarray, miscla
                 LineCollection(paths, colors=colour, alpha=alpha, linewidths=0.6, rasterized=len(paths) > 200)
             )
             mean = history[:, group].mean(axis=1)
-            ax.plot(
-                epochs,
-                mean,
-                color=colour,
-                linewidth=2.2,
-                linestyle=dash,
-                path_effects=[withStroke(linewidth=4, foreground="white")],
-                label=f"{label} ({int(group.sum())}), mean {mean[-1]:.2f} at the end",
-            )
+            label = f"{name} ({int(group.sum())}), mean {mean[-1]:.2f} at the end"
+            ax.plot(epochs, mean, color=colour, linewidth=2.2, linestyle=dash, path_effects=edge, label=label)
         span = history.max() - history.min()
         pad = 0.03 * (span if span > 0 else 1)
         ax.set(xlabel="epoch", ylabel="sample weight", ylim=(history.min() - pad, history.max() + pad))
@@ -234,23 +207,35 @@ def draw_weight_map(ax: Any, inputs: np.ndarray, weights: np.ndarray, misclassif
     """Draw the final weights over inputs of shape (n, 2): dark samples count little."""
     limits = {"vmin": min(0.0, weights.min()), "vmax": max(1.0, weights.max()), "cmap": "cividis"}
     right, wrong = ~misclassified, misclassified
+    contour = {"edgecolor": MISCLASSIFIED, "linewidth": 1.2, "label": f"misclassified ({int(wrong.sum())})"}
     with style.context():
         # Misclassified samples are drawn last, so that their contours are not covered.
         points = ax.scatter(*inputs[right].T, c=weights[right], s=20, linewidth=0, **limits)
-        ax.scatter(
-            *inputs[wrong].T,
-            c=weights[wrong],
-            s=26,
-            edgecolor=MISCLASSIFIED,
-            linewidth=1.2,
-            **limits,
-            label=f"misclassified ({int(wrong.sum())})",
-        )
+        ax.scatter(*inputs[wrong].T, c=weights[wrong], s=26, **contour, **limits)
         bar = ax.figure.colorbar(points, ax=ax, label="final sample weight", shrink=0.95)
         bar.outline.set_visible(False)
         ax.set(xlabel="$x_1$", ylabel="$x_2$")
         if wrong.any():
             style.add_legend(ax, below=False)
+
+
+FIGURES: dict[str, tuple[Callable[[Numbers], Any], str]] = {
+    "map": (
+        draw_maps,
+        "confidence over the input space. The line encloses confidence above 0.9. The last panel is the exact "
+        "posterior.",
+    ),
+    "reliability": (
+        draw_reliability,
+        "confidence histograms and reliability diagrams (10 bins). Isotonic regression of the confidence can give "
+        "values below chance; the maximum of class probabilities cannot.",
+    ),
+    "weights": (
+        draw_weights,
+        "BO4SC's sample weights during training and at the end. Misclassified training samples are red.",
+    ),
+}
+"""Figures 1 to 3 by the name of their numbers, with their captions."""
 
 
 def _rounded(values: Any, digits: int) -> list[Any]:

@@ -16,14 +16,17 @@ import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Annotated, Any
+
+import pandas as pd
+import torch
 
 from calibrant.base.atomic_write import write_text_whole
 from calibrant.methods import BO4SC
 from calibrant.metrics import mean_interval
-from studies.bo4sc.search import FIRST_SEED, HELD_OUT, Search, arguments
+from studies.bo4sc.search import FIRST_SEED, HELD_OUT, score, search_task, trajectories
 from studies.common.jobs import run_jobs
 from studies.common.keys import Key, make_key
 from studies.common.options import Device, Jobs, Option, Sets
@@ -42,6 +45,7 @@ GRID: dict[str, tuple[float, ...]] = {
     "epochs": (300, 600, 1200, 2000),
     "learning_rate": (0.002, 0.005, 0.02),
 }
+AXES = (*(name for name in GRID if name != "epochs"), "epochs")
 TOLERANCE = 0.01
 CRITERIA = ("bce", "nll", "ece10")
 MANY = 500
@@ -81,16 +85,8 @@ def plan(
     The default grid has 1,728 settings, but only 432 are trained, because longer trainings include the shorter ones.
     With five sets and three seeds these are 6,480 networks in 36 populations. On a CPU, use short lists.
     """
-    values = complete(
-        {
-            "steps": steps,
-            "outer_learning_rate": outer_learning_rate,
-            "alpha": alpha,
-            "width": width,
-            "epochs": epochs,
-            "learning_rate": learning_rate,
-        }
-    )
+    given = (steps, outer_learning_rate, alpha, width, epochs, learning_rate)
+    values = complete(dict(zip(GRID, given, strict=True)))
     where, sets = resolve_device(device), checked_sets(sets)
     if criterion not in CRITERIA:
         raise ValueError(f"criterion must be one of {', '.join(CRITERIA)}; got {criterion!r}.")
@@ -118,9 +114,8 @@ def plan(
 
 def settings_of(grid: Mapping[str, Sequence[float]], sets: Sequence[str]) -> list[dict[str, Any]]:
     """Every setting of the grid on every set. Epochs come last, because longer trainings include the shorter ones."""
-    names = [*(name for name in grid if name != "epochs"), "epochs"]
-    rows = itertools.product(sets, *(grid[name] for name in names))
-    return [dict(zip(["dataset", *names], row, strict=True)) for row in rows]
+    rows = itertools.product(sets, *(grid[name] for name in AXES))
+    return [dict(zip(["dataset", *AXES], row, strict=True)) for row in rows]
 
 
 def key_of(seeds: int, fields: Mapping[str, Any]) -> Key:
@@ -134,6 +129,45 @@ def alike(keys: Sequence[Key]) -> list[list[Key]]:
     planned: list[Planned] = [(key, BO4SC(**arguments({**dict(key.fields), "epochs": longest}))) for key in keys]
     groups = populations(planned, lambda key: shape_of(key["dataset"]))
     return [[key for key, _ in group] for group in groups.values()]
+
+
+@dataclass(frozen=True)
+class Search:
+    """A job that trains settings as one population, each with every seed, and makes one record per setting.
+
+    The scores of shorter trainings are taken during longer ones.
+    """
+
+    keys: tuple[Key, ...]
+    seeds: int
+    device: torch.device
+
+    def __call__(self) -> dict[Key, Record]:
+        epochs = sorted({int(key["epochs"]) for key in self.keys})
+        settings = list(dict.fromkeys(_without_epochs(key) for key in self.keys))
+        places = [(own, FIRST_SEED + k) for own in settings for k in range(self.seeds)]
+        tasks = [search_task(dict(own)["dataset"], seed) for own, seed in places]
+        methods = [BO4SC(**arguments({**dict(own), "epochs": epochs[-1]})) for own, _ in places]
+        jobs = [(method, task) for method, (task, _) in zip(methods, tasks, strict=True)]
+        logits = trajectories(jobs, [held for _, held in tasks], epochs, self.device)
+        found: dict[Key, Record] = {}
+        for key in self.keys:
+            first = settings.index(_without_epochs(key)) * self.seeds
+            positions = range(first, first + self.seeds)
+            own = torch.stack([logits[p, int(key["epochs"])] for p in positions])
+            found[key] = dict(key.fields) | score(own, torch.stack([tasks[p][1].labels for p in positions]))
+        return found
+
+
+def _without_epochs(key: Key) -> tuple[tuple[str, Any], ...]:
+    return tuple(field for field in key.fields if field[0] != "epochs")
+
+
+def arguments(setting: Mapping[str, Any]) -> dict[str, Any]:
+    """A setting of the grid as arguments of the method."""
+    numbers = {name: float(setting[name]) for name in GRID if name != "width"}
+    whole = {name: int(setting[name]) for name in ("steps", "epochs")}
+    return {**numbers, **whole, "hidden": (int(setting["width"]),) * 2}
 
 
 def extend(config: Mapping[str, Any], records: list[Record]) -> dict[str, Any]:
@@ -177,18 +211,14 @@ def choose(records: Sequence[Mapping[str, Any]], criterion: str = "bce") -> dict
 
     The best accuracy would be a poor reference: among a thousand settings on a few hundred points, it is luck.
     """
-    sound = [r for r in records if _known(r[criterion])]
-    if not sound:
+    frame = pd.DataFrame(records).astype({criterion: float, "accuracy": float})
+    sound = frame[frame[criterion].notna()]
+    if sound.empty:
         raise ValueError(
             "Every setting of the grid failed in training; use smaller values of learning_rate or outer_learning_rate."
         )
-    usual = median(r["accuracy"] for r in sound)
-    return dict(min((r for r in sound if r["accuracy"] >= usual - TOLERANCE), key=lambda r: r[criterion]))
-
-
-def _known(value: float | None) -> bool:
-    """Whether a training was measured; a failed one has NaN, or null in a file."""
-    return value is not None and not math.isnan(value)
+    usual = sound[sound["accuracy"] >= sound["accuracy"].median() - TOLERANCE]
+    return dict(records[usual[criterion].idxmin()])
 
 
 def as_settings(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -208,28 +238,18 @@ def tell(results: Results) -> Report:
         f"{config['seeds'][0]} to {config['seeds'][-1]}; no experiment reports these seeds.",
     )
     report.section("Chosen settings")
-    scores = [Column(c.upper() if c != "ece10" else "ECE-10") for c in CRITERIA]
+    rows = [
+        [name, *(f"{r[k]:g}" for k in GRID), mean_interval(r["bce_by_seed"]), r["nll"], r["ece10"], r["accuracy"]]
+        for name, r in chosen.items()
+    ]
     report.table(
-        ["set", "T", "η_w", "α", "width", "epochs", "η_θ", *scores, "accuracy"],
-        [
-            [
-                name,
-                *(f"{r[k]:g}" for k in ("steps", "outer_learning_rate", "alpha", "width", "epochs", "learning_rate")),
-                mean_interval(r["bce_by_seed"]),
-                r["nll"],
-                r["ece10"],
-                r["accuracy"],
-            ]
-            for name, r in chosen.items()
-        ],
+        ["set", "T", "η_w", "α", "width", "epochs", "η_θ", *(Column(c) for c in ("BCE", "NLL", "ECE-10")), "accuracy"],
+        rows,
     )
     report.section(f"Lowest {criterion} for each value", "The minimum over all values of the other settings.")
-
-    def least(name: str, key: str, value: float) -> float | None:
-        found = [r[criterion] for r in records if r["dataset"] == name and r[key] == value]
-        return min(filter(_known, found), default=None)
-
-    rows = [[f"{key} = {v:g}", *(least(name, key, v) for name in chosen)] for key in grid for v in grid[key]]
+    frame = pd.DataFrame(records).astype({criterion: float})
+    least = {key: frame.groupby(["dataset", key])[criterion].min() for key in grid}
+    rows = [[f"{key} = {v:g}", *(least[key].get((name, v)) for name in chosen)] for key in grid for v in grid[key]]
     report.table(["setting", *(Column(name, digits=4) for name in chosen)], rows)
     foot(report, results, hidden=("chosen",))
     return report
@@ -237,9 +257,9 @@ def tell(results: Results) -> Report:
 
 STUDY = Study(
     "bo4sc-grid",
-    axes=("dataset", "steps", "outer_learning_rate", "alpha", "width", "learning_rate", "epochs"),
+    axes=("dataset", *AXES),
     plan=plan,
-    order=lambda config: {"dataset": config["sets"], **dict.fromkeys((*(n for n in GRID if n != "epochs"), "epochs"))},
+    order=lambda config: {"dataset": config["sets"], **dict.fromkeys(AXES)},
     extend=extend,
     report=lambda results, path: tell(results),
     needed=("criterion", "grid", "chosen", "seeds", "command", "date"),

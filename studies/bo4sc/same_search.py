@@ -27,10 +27,10 @@ import torch
 from torch import Tensor
 
 from calibrant.base.classes import log_of_others
-from calibrant.methods import BO4SC, Samples, Standard, Task, fit_all
+from calibrant.methods import BO4SC, Standard, fit_all
 from calibrant.metrics import Estimate, ece, mean_interval, paired_difference
 from calibrant.posthoc import make_calibrator
-from studies.bo4sc.search import FIRST_SEED, HELD_OUT, Trajectory
+from studies.bo4sc.search import FIRST_SEED, HELD_OUT, search_task, trajectories
 from studies.bo4sc.table1 import PAPER
 from studies.common.records import prepare
 from studies.common.shared import made
@@ -79,20 +79,15 @@ class Networks:
     def train(self, settings: Sequence[Setting], longest: int) -> None:
         """Train the settings that are new."""
         new = [own for own in settings if (own, longest) not in self.logits]
-        tasks = [prepare(self.dataset, seed).task for seed in self.seeds]
-        jobs, points = [], []
-        for setting, task in itertools.product(new, tasks):
-            val = task.need_val("The search")
-            moving = Task(task.train, val[:-HELD_OUT], task.n_classes, task.seed)
-            jobs.append((network(dict(setting), longest), moving))
-            points.append(Samples(val.inputs, val.labels))
-        trajectory = Trajectory([epochs for epochs in EPOCHS if epochs <= longest], points)
-        fit_all(jobs, device="cpu", callbacks=lambda _: [trajectory], on_group=trajectory.population, n_jobs=1)
-        for number, setting in enumerate(new):
-            positions = range(number * len(tasks), (number + 1) * len(tasks))
-            self.logits[setting, longest] = {
-                epochs: torch.stack([trajectory.logits[p, epochs] for p in positions]) for epochs in trajectory.epochs
-            }
+        places = list(itertools.product(new, self.seeds))
+        tasks = [search_task(self.dataset, seed)[0] for _, seed in places]
+        points = [prepare(self.dataset, seed).task.need_val("The search") for _, seed in places]
+        epochs = [own for own in EPOCHS if own <= longest]
+        jobs = [(network(dict(own), longest), task) for (own, _), task in zip(places, tasks, strict=True)]
+        logits = trajectories(jobs, points, epochs, "cpu")
+        for number, own in enumerate(new):
+            positions = range(number * len(self.seeds), (number + 1) * len(self.seeds))
+            self.logits[own, longest] = {e: torch.stack([logits[p, e] for p in positions]) for e in epochs}
 
     def labels(self) -> Tensor:
         """Labels (seeds, 300)."""
@@ -106,9 +101,8 @@ def scores(method: str, logits: Tensor, labels: Tensor, fitted: int) -> Record:
     correct = top.indices == labels
     right, wrong = top.values, log_of_others(log_probs, top.indices)
     if method == "isotonic":
-        calibrator = make_calibrator("isotonic-confidence").fit(
-            logits[:fitted].double().numpy(), labels[:fitted].numpy()
-        )
+        calibrator = make_calibrator("isotonic-confidence")
+        calibrator.fit(logits[:fitted].double().numpy(), labels[:fitted].numpy())
         confidence = torch.as_tensor(calibrator.confidence(logits.double().numpy()))
         right, wrong = confidence.log(), torch.log1p(-confidence)
     judged = slice(fitted, None)
@@ -116,27 +110,26 @@ def scores(method: str, logits: Tensor, labels: Tensor, fitted: int) -> Record:
     return {"bce": bce.item(), "confidence": right[judged].exp().numpy(), "correct": correct[judged].numpy()}
 
 
+def summary(found: Sequence[Record]) -> Record:
+    """Mean criterion, and ECE and accuracy of all points together."""
+    confidence, correct = (np.concatenate([own[name] for own in found]) for name in ("confidence", "correct"))
+    return {
+        "bce": float(np.mean([own["bce"] for own in found])),
+        "ece10": float(ece(confidence=confidence, correct=correct, bins=10)),
+        "accuracy": float(correct.mean()),
+    }
+
+
 def searched(method: str, networks: Networks, setting: Setting, longest: int) -> Iterator[Record]:
     """One record for each number of epochs of a setting."""
+    about = {"stage": "search", "dataset": networks.dataset, "method": method, **dict(setting)}
     for epochs, logits in networks.logits[setting, longest].items():
-        if not bool(logits.isfinite().all()):
-            continue
-        each = [
-            scores(method, own, labels, own.shape[0] - HELD_OUT)
-            for own, labels in zip(logits, networks.labels(), strict=True)
-        ]
-        confidence, correct = (np.concatenate([own[name] for own in each]) for name in ("confidence", "correct"))
-        yield {
-            "stage": "search",
-            "dataset": networks.dataset,
-            "method": method,
-            **dict(setting),
-            "epochs": epochs,
-            "bce": float(np.mean([own["bce"] for own in each])),
-            "ece10": float(ece(confidence=confidence, correct=correct, bins=10)),
-            "accuracy": float(correct.mean()),
-            "bce_by_seed": [own["bce"] for own in each],
-        }
+        if bool(logits.isfinite().all()):
+            each = [
+                scores(method, own, labels, len(labels) - HELD_OUT)
+                for own, labels in zip(logits, networks.labels(), strict=True)
+            ]
+            yield {**about, "epochs": epochs, **summary(each), "bce_by_seed": [own["bce"] for own in each]}
 
 
 def neighbours(ladders: dict[str, tuple[float, ...]], setting: Setting) -> list[Setting]:
@@ -173,31 +166,23 @@ def tested(records: Sequence[Record]) -> list[Record]:
     found = []
     for chosen in choices(records):
         names = LADDERS[chosen["method"]]
+        about = {"stage": "test", **{name: chosen[name] for name in ("dataset", "method", *names, "epochs")}}
         method = network({name: chosen[name] for name in names}, chosen["epochs"])
         prepared = [prepare(chosen["dataset"], seed) for seed in range(TEST_SEEDS)]
         fitted = fit_all([(method, own.task) for own in prepared], device="cpu", n_jobs=1)
         for own, model in zip(prepared, fitted, strict=True):
-            val, test = own.task.need_val("The test"), own.problem.test
-            inputs = torch.cat([val.inputs, own.scale(test[0])])
-            labels = torch.cat([val.labels, torch.as_tensor(test[1])])
-            values = scores(chosen["method"], model.logits(inputs), labels, len(val))
-            found.append(
-                {"stage": "test"}
-                | {name: chosen[name] for name in ("dataset", "method", *names, "epochs")}
-                | {"seed": own.seed, "bce": values["bce"]}
-                | {"ece10": float(ece(confidence=values["confidence"], correct=values["correct"], bins=10))}
-                | {"accuracy": float(values["correct"].mean())}
-            )
+            val, (test_inputs, test_labels) = own.task.need_val("The test"), own.problem.test
+            logits = model.logits(torch.cat([val.inputs, own.scale(test_inputs)]))
+            labels = torch.cat([val.labels, torch.as_tensor(test_labels)])
+            values = scores(chosen["method"], logits, labels, len(val))
+            found.append({**about, "seed": own.seed, **summary([values])})
     return found
 
 
 def choices(records: Sequence[Record]) -> list[Record]:
     """The chosen record of each finished search."""
-    searches: dict[tuple[str, str], list[Record]] = {}
-    for record in records:
-        if record["stage"] == "search":
-            searches.setdefault((record["dataset"], record["method"]), []).append(record)
-    return [min(own, key=lambda r: r["bce"]) for own in searches.values()]
+    search = [r for r in records if r["stage"] == "search"]
+    return [search[k] for k in pd.DataFrame(search).groupby(["dataset", "method"], sort=False)["bce"].idxmin()]
 
 
 def at_an_end(chosen: Record) -> list[str]:
@@ -214,12 +199,11 @@ def table(records: Sequence[Record]) -> str:
     for chosen in choices(records):
         dataset, method = chosen["dataset"], chosen["method"]
         own = tests.get_group((dataset, method))
-        setting = [f"{chosen[name]:g}" if name in LADDERS[method] else "" for name in (*START,)]
-        printed = [PAPER[metric][method][dataset] for metric in ("ece", "accuracy")]
-        means = [mean_interval(own[metric]) for metric in ("ece10", "accuracy")]
-        rows.append(
-            [dataset, f"`{method}`", *setting, chosen["epochs"], *itertools.chain(*zip(printed, means, strict=True))]
-        )
+        row = [dataset, f"`{method}`", *(f"{chosen[n]:g}" if n in LADDERS[method] else "" for n in START)]
+        row.append(chosen["epochs"])
+        for printed, metric in (("ece", "ece10"), ("accuracy", "accuracy")):
+            row += [PAPER[printed][method][dataset], mean_interval(own[metric])]
+        rows.append(row)
     heads: list[Column | str] = ["set", "method", "width", "η_θ", "T", "η_w", Column("epochs", digits=0)]
     heads += [Column(f"{what}, {which}", digits=3) for what in ("ECE", "accuracy") for which in ("printed", "here")]
     return to_markdown(heads, rows)

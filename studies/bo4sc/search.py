@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,70 +11,13 @@ from torch import Tensor
 
 from calibrant.base.classes import log_of_others
 from calibrant.bilevel import Callback, Run
-from calibrant.methods import BO4SC, Samples, Task, fit_all
+from calibrant.methods import Job, Samples, Task, fit_all
 from calibrant.metrics import ece
-from studies.common.keys import Key
 from studies.common.records import prepare
 from studies.common.runs import progress
-from studies.report import Record
 
 FIRST_SEED = 10_000
 HELD_OUT = 100
-
-
-@dataclass(frozen=True)
-class Search:
-    """A job that trains settings as one population, each with every seed, and makes one record per setting.
-
-    A key has the fields ``dataset``, ``epochs`` and the other settings. The scores of shorter trainings are taken
-    during longer ones.
-    """
-
-    keys: tuple[Key, ...]
-    seeds: int
-    device: torch.device
-
-    def __call__(self) -> dict[Key, Record]:
-        epochs = sorted({int(key["epochs"]) for key in self.keys})
-        trained = list(dict.fromkeys(_without_epochs(key) for key in self.keys))
-        jobs: list[tuple[BO4SC, Task]] = []
-        held: list[Samples] = []
-        for fields in map(dict, trained):
-            method = BO4SC(**arguments({**fields, "epochs": epochs[-1]}))
-            for task, part in (search_task(fields["dataset"], FIRST_SEED + k) for k in range(self.seeds)):
-                jobs.append((method, task))
-                held.append(part)
-        trajectory = Trajectory(epochs, held)
-        fit_all(
-            jobs,
-            device=self.device,
-            callbacks=lambda description: [trajectory, *progress(description)],
-            on_group=trajectory.population,
-            n_jobs=1,  # a job runs in one process
-        )
-        found: dict[Key, Record] = {}
-        for key in self.keys:
-            first = trained.index(_without_epochs(key)) * self.seeds
-            positions = range(first, first + self.seeds)
-            logits = torch.stack([trajectory.logits[p, int(key["epochs"])] for p in positions])
-            found[key] = dict(key.fields) | score(logits, torch.stack([held[p].labels for p in positions]))
-        return found
-
-
-def _without_epochs(key: Key) -> tuple[tuple[str, Any], ...]:
-    return tuple(field for field in key.fields if field[0] != "epochs")
-
-
-def arguments(setting: Mapping[str, Any]) -> dict[str, Any]:
-    """A setting of the grid as arguments of the method."""
-    return {
-        "steps": int(setting["steps"]),
-        "outer_learning_rate": float(setting["outer_learning_rate"]),
-        "alpha": float(setting["alpha"]),
-        "hidden": (int(setting["width"]),) * 2,
-        "epochs": int(setting["epochs"]),
-        "learning_rate": float(setting["learning_rate"]),
-    }
 
 
 def search_task(name: str, seed: int) -> tuple[Task, Samples]:
@@ -86,16 +28,29 @@ def search_task(name: str, seed: int) -> tuple[Task, Samples]:
     return Task(task.train, val[:cut], task.n_classes, task.seed), val[cut:]
 
 
-class Trajectory(Callback):
-    """Collects every member's logits on its held-out points after given numbers of epochs.
+Logits = dict[tuple[int, int], Tensor]
+"""Logits on held-out points, by position of the job and number of epochs; NaN if training failed."""
+
+
+def trajectories(
+    jobs: Sequence[Job], held: Sequence[Samples], epochs: Sequence[int], device: torch.device | str | None = None
+) -> Logits:
+    """Train jobs in this process; the logits on the held-out points of each job after given numbers of epochs.
 
     Step sizes are constant, so the first 300 epochs of a training of 2,000 epochs are a training of 300 epochs.
     """
+    trajectory = _Trajectory(epochs, held)
+    callbacks: Callable[[str], list[Callback]] = lambda description: [trajectory, *progress(description)]  # noqa: E731
+    fit_all(jobs, device=device, callbacks=callbacks, on_group=trajectory.population, n_jobs=1)
+    return trajectory.logits
+
+
+class _Trajectory(Callback):
+    """Collects every member's logits."""
 
     def __init__(self, epochs: Sequence[int], held: Sequence[Samples]) -> None:
-        self.epochs, self.held = sorted(set(epochs)), held
-        self.logits: dict[tuple[int, int], Tensor] = {}
-        """Logits by (position of the job, epochs); NaN if training failed."""
+        self.epochs, self.held = epochs, held
+        self.logits: Logits = {}
         self._positions: list[int] = []
 
     @contextmanager

@@ -1,14 +1,14 @@
-"""Tables of the first paper's report: Table 1 beside our runs, noise floors, paired differences, weights and costs."""
+"""Tables of the first paper's report: Table 1 beside our runs, paired differences, weights and costs."""
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
-from calibrant.metrics import Estimate, excludes_zero, mean_interval
-from studies.bo4sc.targets import CANDIDATES, OWN
+import pandas as pd
+
+from calibrant.metrics import mean_interval
 from studies.common.records import WEIGHT_SHARES
-from studies.common.verdicts import ENSEMBLE, HEADINGS, POSTERIOR, Records, cell, datasets, difference, methods, ratio
+from studies.common.verdicts import HEADINGS, POSTERIOR, Records, cell, datasets, difference, methods
 from studies.report import Column, Table, by_seed
 from studies.sets import FITTED_SETS
 
@@ -34,22 +34,15 @@ def beside_paper(records: Records) -> Table:
     rows: list[list[Any]] = []
     for dataset in datasets(records):
         for method in PAPER["ece"]:
+            ece10, ece15, accuracy = (cell(records, m, dataset, method) for m in ("ece10", "ece15", "accuracy"))
             printed = [PAPER[metric][method].get(dataset) for metric in ("ece", "accuracy")]
-            here = [cell(records, metric, dataset, method) for metric in ("ece10", "ece15", "accuracy")]
-            rows.append([dataset, method, printed[0], *here[:2], printed[1], here[2]])
+            rows.append([dataset, method, printed[0], ece10, ece15, printed[1], accuracy])
         floors = [cell(records, f"floor_posterior{bins}", dataset, "standard") for bins in (10, 15)]
         if floors[0] is not None:
             rows.append([dataset, POSTERIOR, None, *floors, None, None])
-    columns = [
-        Column("set"),
-        Column("method"),
-        Column("ECE, printed", "low"),
-        Column("ECE-10", "low"),
-        Column("ECE-15", "low"),
-        Column("accuracy, printed", "high"),
-        Column("accuracy", "high"),
-    ]
-    return Table(columns, rows, group="set", exempt=[POSTERIOR])
+    columns = [Column(name, "low") for name in ("ECE, printed", "ECE-10", "ECE-15")]
+    columns += [Column(name, "high") for name in ("accuracy, printed", "accuracy")]
+    return Table([Column("set"), Column("method"), *columns], rows, group="set", exempt=[POSTERIOR])
 
 
 def in_short(records: Records) -> Table:
@@ -66,52 +59,16 @@ def in_short(records: Records) -> Table:
     return Table([Column(head) for head in heads], rows)
 
 
-def everything(records: Records, dataset: str) -> Table:
-    """All measured fields of one set, one row per method."""
-    shown = [
-        name for name in HEADINGS if any(r[name] is not None for r in records if r["dataset"] == dataset)
-    ]  # only columns with values
-    rows = [[m, *(cell(records, name, dataset, m) for name in shown)] for m in methods(records)]
-    columns = [Column("method"), *(Column(*HEADINGS[name]) for name in shown)]
-    return Table(columns, rows, exempt=[ENSEMBLE])
-
-
 def paired(records: Records, method: str, metrics: tuple[str, ...] = ("ece10", "true_ece", "nll", "accuracy")) -> Table:
-    """``method`` minus each other method, paired by seed, and the metrics whose interval excludes zero."""
-    rows: list[list[Any]] = []
-    for dataset in datasets(records):
-        for other in methods(records):
-            if other == method:
-                continue
-            found = {metric: difference(records, metric, dataset, method, other) for metric in metrics}
-            rows.append([dataset, other, *found.values(), _clear(found, better=True), _clear(found, better=False)])
-    columns = [Column("set"), Column("against"), *(Column(HEADINGS[m][0], None, HEADINGS[m][2]) for m in metrics)]
-    return Table([*columns, Column("clearly better in"), Column("clearly worse in")], rows)
-
-
-def beside_ensemble(records: Records) -> Table:
-    """NLL of our methods minus the ensemble's, paired by seed. This difference is shown but not judged."""
+    """``method`` minus each other method, paired by seed."""
     rows = [
-        [m, *(difference(records, "nll", d, m, ENSEMBLE) for d in datasets(records))]
-        for m in CANDIDATES
-        if m in methods(records)
+        [dataset, other, *(difference(records, metric, dataset, method, other) for metric in metrics)]
+        for dataset in datasets(records)
+        for other in methods(records)
+        if other != method
     ]
-    return Table([Column("method"), *(Column(name, digits=4) for name in datasets(records))], rows)
-
-
-def beside_floors(records: Records, method: str = OWN) -> Table:
-    """ECE-15 of one method beside two noise floors: of the exact posterior, and of the method's own confidences.
-
-    The last two columns are the ratios to these floors.
-    """
-    rows: list[list[Any]] = []
-    for name in datasets(records):
-        found = (ratio(records, "ece15", f"floor_{kind}15", name, method) for kind in ("posterior", "self"))
-        cells = (cell(records, m, name, method) for m in ("ece15", "floor_posterior15", "floor_self15", "true_ece"))
-        rows.append([name, *cells, *(None if math.isnan(r.value) else r for r in found)])
-    heads = ("ECE-15", "posterior's", "calibrated", "true ECE")
-    ratios = ("to posterior's", "to calibrated")
-    return Table([Column("set"), *(Column(h, digits=4) for h in heads), *(Column(h, digits=2) for h in ratios)], rows)
+    columns = [Column(HEADINGS[m][0], None, HEADINGS[m][2]) for m in metrics]
+    return Table([Column("set"), Column("against"), *columns], rows)
 
 
 def weights(records: Records) -> Table:
@@ -127,33 +84,11 @@ def weights(records: Records) -> Table:
 
 def costs(records: Records) -> Table:
     """Cost of a run: its share of the population's time, and the population's peak memory."""
-    rows = []
-    for method in methods(records):
-        own = [r for r in records if r["method"] == method]
-        peaks = [r["peak_memory"] for r in own if r["peak_memory"] is not None]
-        rows.append(
-            [
-                method,
-                sum(r["seconds"] for r in own) / len(own),
-                sum(r["seconds"] for r in own),
-                max(r["members"] for r in own),
-                max(peaks) / 2**20 if peaks else None,
-            ]
-        )
-    columns = [
-        Column("method"),
-        Column("seconds per run", digits=2),
-        Column("seconds in total", digits=1),
-        Column("largest population"),
-        Column("its peak memory, MiB", digits=0),
+    runs = pd.DataFrame(records).groupby("method", sort=False)
+    seconds, memory = runs["seconds"].agg(["mean", "sum"]), runs["peak_memory"].max() / 2**20
+    rows = [
+        [method, *map(float, seconds.loc[method]), int(members), None if pd.isna(memory[method]) else memory[method]]
+        for method, members in runs["members"].max().items()
     ]
-    return Table(columns, rows)
-
-
-def _clear(found: dict[str, Estimate], *, better: bool) -> str:
-    names = []
-    for metric, value in found.items():
-        sign = excludes_zero(value) * (1 if HEADINGS[metric][1] == "high" else -1)
-        if sign == (1 if better else -1):
-            names.append(HEADINGS[metric][0])
-    return ", ".join(names) or "–"
+    columns = [Column("seconds per run", digits=2), Column("seconds in total", digits=1), Column("largest population")]
+    return Table([Column("method"), *columns, Column("its peak memory, MiB", digits=0)], rows)

@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
+from calibrant.metrics import Estimate
 from studies.common.synthetic import POOLED
 from studies.common.verdicts import (
     ENSEMBLE,
@@ -31,31 +33,38 @@ CANDIDATES = ("bo4sc", OWN, POOLED)
 """Our methods; all others are baselines."""
 
 
+def verdicts(records: Records) -> list[Verdict]:
+    """The targets that these records can decide."""
+    return [
+        verdict
+        for own in CANDIDATES
+        if own in methods(records)
+        for verdict in (bo4sc_targets(records) if own == "bo4sc" else self_calibrated_targets(records, own))
+    ]
+
+
 def bo4sc_targets(records: Records) -> list[Verdict]:
     """Targets of BO4SC, with the setting from the grid search, against the baselines of the first paper."""
     sets = datasets(records)
-    against = {
-        metric: {name: difference(records, metric, name, "bo4sc", other) for name in sets}
-        for metric, other in (("ece10", "standard"), ("accuracy", "standard"))
-    }
-    isotonic = {name: difference(records, "ece10", name, "bo4sc", "isotonic") for name in sets}
+
+    def cases(metric: str, rival: str, holds: Callable[[Estimate], bool | None]) -> list[Case]:
+        gaps = {name: difference(records, metric, name, "bo4sc", rival) for name in sets}
+        return [Case(name, gap, holds(gap)) for name, gap in gaps.items()]
+
     return [
-        judge(
-            "bo4sc: mean ECE-10 below standard's on all sets (difference)",
-            [Case(name, d, _below(d.value, 0.0)) for name, d in against["ece10"].items()],
-        ),
+        judge("bo4sc: mean ECE-10 below standard's on all sets (difference)", cases("ece10", "standard", below_zero)),
         judge(
             "bo4sc: ECE-10 nowhere significantly worse than isotonic's (paired difference)",
-            [Case(name, d, not_significantly_above_zero(d)) for name, d in isotonic.items()],
+            cases("ece10", "isotonic", not_significantly_above_zero),
         ),
         judge(
             "bo4sc: mean ECE-10 below isotonic's on at least three sets (difference)",
-            [Case(name, d, _below(d.value, 0.0)) for name, d in isotonic.items()],
+            cases("ece10", "isotonic", below_zero),
             at_least=min(3, len(sets)),
         ),
         judge(
             "bo4sc: accuracy at most 0.01 below standard's (difference)",
-            [Case(name, d, at_least(d, -0.01)) for name, d in against["accuracy"].items()],
+            cases("accuracy", "standard", lambda gap: at_least(gap, -0.01)),
         ),
     ]
 
@@ -68,32 +77,31 @@ def self_calibrated_targets(records: Records, own: str = OWN) -> list[Verdict]:
     """
     sets = datasets(records)
     noisy = [name for name in sets if name not in NOISE_FREE]
-    clean = [name for name in sets if name in NOISE_FREE]
     ratios = {name: ratio(records, "ece15", "floor_posterior15", name, own) for name in noisy}
     true = {name: mean(records, "true_ece", name, own) for name in noisy}
-    small = {name: mean(records, "ece15", name, own) for name in clean}
+    small = {name: mean(records, "ece15", name, own) for name in sets if name not in noisy}
     accuracy = {name: difference(records, "accuracy", name, own, "standard-stopped") for name in sets}
+
+    def limited(values: dict[str, Estimate], limit: float) -> list[Case]:
+        return [Case(name, value, not_above(value, limit)) for name, value in values.items()]
+
     return [
         judge(
             f"{own}: ECE-15 at most 1.25 of the exact posterior's own (ratio of means)",
-            [Case(name, value, not_above(value, 1.25)) for name, value in ratios.items()],
+            limited(ratios, 1.25),
             digits=2,
             note=undecided(ratios, 1.25),
         ),
-        judge(
-            f"{own}: true ECE at most 0.012 where the posterior is known",
-            [Case(name, value, not_above(value, 0.012)) for name, value in true.items()],
-            digits=4,
-        ),
+        judge(f"{own}: true ECE at most 0.012 where the posterior is known", limited(true, 0.012), digits=4),
         judge(
             f"{own}: ECE-15 at most 0.006 where labels have no noise",
-            [Case(name, value, not_above(value, 0.006)) for name, value in small.items()],
+            limited(small, 0.006),
             digits=4,
             note=undecided(small, 0.006),
         ),
         judge(
             f"{own}: accuracy at most 0.003 below standard-stopped's (difference)",
-            [Case(name, d, at_least(d, -0.003)) for name, d in accuracy.items()],
+            [Case(name, gap, at_least(gap, -0.003)) for name, gap in accuracy.items()],
             digits=4,
         ),
         judge(
@@ -127,5 +135,6 @@ def _nearest_rival(records: Records, dataset: str, own: str) -> Case:
     return Case(f"{dataset} ({rival})", found[rival], None)
 
 
-def _below(value: float, limit: float) -> bool | None:
-    return None if math.isnan(value) else value < limit
+def below_zero(value: Estimate) -> bool | None:
+    """Whether a mean is below zero; None if it was not measured."""
+    return None if math.isnan(value.value) else value.value < 0

@@ -151,6 +151,11 @@ class ClassifierOutput(NamedTuple):
         return ClassifierOutput(*(values[start:end] for values in self))
 
 
+def output_of(probs: np.ndarray) -> ClassifierOutput:
+    """The output of a classifier that predicts its most probable class."""
+    return ClassifierOutput(probs, probs.argmax(1), probs.max(1))
+
+
 def predict(fitted: Fitted, inputs: Tensor) -> ClassifierOutput:
     """Predict with a classifier. Class and confidence are those of the largest probability, with one exception.
 
@@ -201,7 +206,7 @@ def measure(fitted: Fitted, prepared: Prepared, fresh: Reference | None = None) 
     on_map = output.confidence[end:]
     values = on_sample(output.rows(0, len(x)), labels) | against_truth(output.rows(len(x), end), fresh.posterior)
     values |= prepared.floors | {"share_map_above_90": (on_map > 0.9).mean() if len(on_map) else None}
-    return record | {name: _short(values[name]) for name in MEASURED} | {"failure": None}
+    return record | {name: short(values[name]) for name in MEASURED} | {"failure": None}
 
 
 def on_sample(output: ClassifierOutput, labels: np.ndarray, least: float = LEAST) -> dict[str, Any]:
@@ -232,6 +237,6 @@ def against_truth(output: ClassifierOutput, posterior: np.ndarray) -> dict[str, 
     }
 
 
-def _short(value: Any) -> float | None:
+def short(value: Any) -> float | None:
     """Round to six significant digits: more than the noise allows, and a third of the file size."""
     return None if value is None else float(f"{float(value):.6g}")

@@ -17,13 +17,12 @@ from torch import Tensor, nn
 from calibrant.data import split_indices
 from calibrant.data.vision import CropAndFlip, Images, Normalise, split
 from calibrant.methods import Samples, Task
-from calibrant.models import resnet18, resnet50, small_cnn, wide_resnet
+from calibrant.models import resnet18, resnet50, small_cnn
 from studies.images import load_noisy_labels, load_parts
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "resnet18": resnet18,
     "resnet50": resnet50,
-    "wide-resnet": wide_resnet,
     "small-cnn": small_cnn,
 }
 """Networks by name; each takes ``classes``, ``channels`` and ``seed``."""
@@ -132,14 +131,7 @@ def prepare(
     if parts.train.noisy is not None:
         own, wrong = replace(own, labels=parts.train.noisy), parts.train.noisy != parts.train.labels
     network = NetworkFactory(model or DATASETS[name].model, train.n_classes, train.inputs.shape[1])
-    task = Task(
-        own,
-        part(parts.val),
-        train.n_classes,
-        seed,
-        network,
-        meta=part(parts.meta_val),
-    )
+    task = Task(own, part(parts.val), train.n_classes, seed, network, meta=part(parts.meta_val))
     return PreparedImages(task, part(test), wrong)
 
 
@@ -152,12 +144,10 @@ def published_parts(name: str, folder: str | None, labels: str | None = None) ->
     dataset = DATASETS[name]
     if not dataset.files:
         return _digits()
-    if folder is None:
-        raise ValueError(f"--data must name the folder with the files of {dataset.title}; got none.")
+    assert folder is not None, "a Setup with such data names their folder"
     if dataset.noisy is None:
         return load_parts(name, folder)
-    if labels is None:
-        raise ValueError(f"--noisy-labels must name the file with the labels of {dataset.title}; got none.")
+    assert labels is not None
     train, test = load_parts("cifar10", folder)
     return replace(train, noisy=load_noisy_labels(labels, dataset.noisy, train)), test
 

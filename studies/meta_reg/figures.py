@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,6 @@ from studies.report import Record
 
 SHOWN = ("ce", "ce-ts", "flsd", "ce-dece", "flg-dece", "flg-sece", "focal-control", "recommended")
 """The methods that the figures show, if they were run."""
-IN_PLACE_OF = {"flg-sece": "flg-sece-whole"}
-"""Variants that the figures show if the method itself was not run."""
 AT_THE_END = ("ce-ts", "recommended")
 """Methods whose confidences are ready only at the end of training, so that Figure 3 cannot show them."""
 EIGHTH = "#8C564B"
@@ -27,15 +26,39 @@ BANDED = 20
 """Up to this number of bins, diagrams have the range of a calibrated model."""
 COLOURS = (
     "Orange: confidence above accuracy. Hatched red: accuracy above confidence. Black bars: where 95 % of the "
-    "accuracies of a calibrated model would lie."
+    "accuracies of a calibrated model would lie. Of the last seed that all methods have."
 )
+CURVES = (
+    "error and ECE (15 bins) of the test images as fractions, and γ over the test images, by epoch. Means over seeds, "
+    "of the current weights. recommended and methods with a temperature are left out: their confidences are ready only "
+    "at the end."
+)
+SWEEP = (
+    "ECE and MCE as fractions by number of bins, means over seeds. Thin dotted lines are noise floors: the score of a "
+    "calibrated model with the same confidences."
+)
+"""The captions of Figures 2, 3 and 5."""
+
+
+def drawn(group: RunGroup) -> Iterator[tuple[int, Any, str]]:
+    """Figures 2 to 5 of a group, one after the other: the number, the figure, which is then closed, and its caption."""
+    import matplotlib.pyplot as plt
+
+    figures: dict[int, tuple[Callable[[RunGroup], Any], str]] = {
+        2: (partial(reliability, bins=(15,)), f"reliability diagrams, 15 bins of equal width. {COLOURS}"),
+        3: (curves, CURVES),
+        4: (partial(reliability, bins=(20, 50, 100)), "the same with 20, 50 and 100 bins of equal width (rows)."),
+        5: (bin_sweep, SWEEP),
+    }
+    for number, (draw, caption) in figures.items():
+        if shown(group) and (figure := draw(group)) is not None:
+            yield number, figure, caption
+            plt.close(figure)
 
 
 def shown(group: RunGroup) -> list[str]:
     """The methods of a group that the figures show."""
-    run = group.methods
-    names = (method if method in run else IN_PLACE_OF.get(method, method) for method in SHOWN)
-    return [name for name in names if name in run]
+    return [name for name in SHOWN if name in group.methods]
 
 
 def look_of(group: RunGroup, method: str) -> dict[str, Any]:
@@ -71,31 +94,34 @@ def common_seed(group: RunGroup) -> int | None:
 def reliability(group: RunGroup, bins: Sequence[int]) -> Any:
     """Reliability diagrams of one seed of each method; a single number of bins is wrapped into rows of four."""
     methods, seed = shown(group), common_seed(group)
+    records = {m: [r for r in group.of(m) if seed is None or r["seed"] == seed][-1] for m in methods}
     across = min(len(methods), 4) if len(bins) == 1 else len(methods)
     places = [(count, method) for count in bins for method in methods]
     down = math.ceil(len(places) / across)
-    drawn = []
+    size = (max(2.3 * across, 4.6), 2.75 * down + 0.6)
+    diagrams = []
     with style.context() as plt:
-        figure, axes = plt.subplots(
-            down,
-            across,
-            figsize=(max(2.3 * across, 4.6), 2.75 * down + 0.6),
-            layout="constrained",
-            squeeze=False,
-        )
+        figure, axes = plt.subplots(down, across, figsize=size, layout="constrained", squeeze=False)
         for ax, (count, method) in zip(axes.flat, places, strict=False):
-            own = [r for r in group.of(method) if seed is None or r["seed"] == seed]
-            record = own[-1]
-            name = f"{method} ({100 * record['error']:.2f} % error)"
-            drawn.append(diagram(record, count))
-            ReliabilityDisplay(drawn[-1], name=name).plot(ax, band=count <= BANDED, legend=False)
+            name = f"{method} ({100 * records[method]['error']:.2f} % error)"
+            diagrams.append(diagram(records[method], count))
+            ReliabilityDisplay(diagrams[-1], name=name).plot(ax, band=count <= BANDED, legend=False)
             ax.title.set_fontsize(8)
             ax.label_outer()
         for ax in axes.flat[len(places) :]:
             ax.remove()
-        handles = legend_handles(drawn, band=min(bins) <= BANDED)
+        handles = legend_handles(diagrams, band=min(bins) <= BANDED)
         figure.legend(handles=handles, loc="outside lower center", ncols=2 if across < 3 else len(handles))
     return figure
+
+
+TITLES = {
+    "error": "test error",
+    "ece": "test ECE",
+    "gamma_mean": "mean of γ",
+    "gamma_std": "standard deviation of γ",
+}
+"""The panels of Figure 3."""
 
 
 def curves(group: RunGroup) -> Any | None:
@@ -103,27 +129,21 @@ def curves(group: RunGroup) -> Any | None:
 
     The panels of γ are left out if no method has one.
     """
-    methods = [m for m in shown(group) if m not in AT_THE_END and group.of(m)[0].get("curve", {}).get("epoch")]
-    if not methods:
+    methods = [m for m in shown(group) if m not in AT_THE_END]
+    runs = {name: {m: [r["curve"] for r in group.of(m) if r["curve"].get(name)] for m in methods} for name in TITLES}
+    panels = {name: own for name, own in runs.items() if any(own.values())}
+    if not panels:
         return None
-    titles = {
-        "error": "test error",
-        "ece": "test ECE",
-        "gamma_mean": "mean of γ",
-        "gamma_std": "standard deviation of γ",
-    }
-    runs = {name: {m: [r["curve"] for r in group.of(m) if name in r["curve"]] for m in methods} for name in titles}
-    panels = [name for name, own in runs.items() if any(own.values())]
     with style.context() as plt:
         figure, axes = plt.subplots(1, len(panels), figsize=(3.25 * len(panels), 3.6), layout="constrained")
-        for ax, name in zip(np.ravel(axes), panels, strict=True):
-            for method, own in runs[name].items():
+        for ax, (name, by_method) in zip(np.ravel(axes), panels.items(), strict=True):
+            for method, own in by_method.items():
                 if own:
                     least = min(len(run["epoch"]) for run in own)
                     values = np.mean([run[name][:least] for run in own], axis=0)
                     look = look_of(group, method)
                     ax.plot(own[0]["epoch"][:least], values, linewidth=1.4, label=method, gid="model", **look)
-            ax.set(xlabel="epoch", title=titles[name])
+            ax.set(xlabel="epoch", title=TITLES[name])
             ax.set_ylim(bottom=0)
             ax.xaxis.get_major_locator().set_params(integer=True)
         handles, names = np.ravel(axes)[0].get_legend_handles_labels()
@@ -137,11 +157,11 @@ def bin_sweep(group: RunGroup) -> Any:
         figure, axes = plt.subplots(1, 2, figsize=(9, 4.4), layout="constrained")
         for method in shown(group):
             tables = [record["bins"] for record in group.of(method)]
-            means = {n: np.mean([t[n] for t in tables], axis=0) for n in ("ece", "mce", "ece_floor", "mce_floor")}
-            data = BinSweep(np.array(tables[0]["bins"]), **means)
-            keep = data.bins != 15
-            thinned = BinSweep(*(getattr(data, name)[keep] for name in ("bins", *means)))
-            BinSweepDisplay(thinned, name=method).plot(axes, legend=False)
+            bins = np.array(tables[0]["bins"])
+            names = ("ece", "mce", "ece_floor", "mce_floor")
+            means = (np.mean([table[name] for table in tables], axis=0) for name in names)
+            data = BinSweep(*(values[bins != 15] for values in (bins, *means)))
+            BinSweepDisplay(data, name=method).plot(axes, legend=False)
             for line in (line for ax in axes for line in ax.lines[-2:]):  # an eighth has no colour of its own there
                 line.set_color(look_of(group, method)["color"])
         for ax in axes:  # the legend is outside and needs no room in the axes

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
+from calibrant.base.atomic_write import whole_file
 from calibrant.methods.catalogue import TABLE_3
 from studies.common.runs import Planned
 from studies.common.study import tell_user
@@ -48,30 +49,24 @@ class Rows:
     minutes: float = 1.0
 
 
-def _lists() -> dict[str, tuple[Rows, ...]]:
-    printed = tuple(paper()["table1"]["cifar10"])
-    tiny = tuple(paper()["table1"][TINY])
-    cifars = ("cifar10", "cifar100")
-    claims = ("ce", "ce-ts", "focal", "flg-sece", "recommended")
-    return {
-        TINY: (
-            Rows(f"meta-reg-{TINY}", TINY, (*tiny, "ce-ts", "ce-average-ts", "focal-control", "recommended"), 1),
-            Rows(f"meta-reg-{TINY}", TINY, claims, 3),
-        ),
-        "seeds": (
-            *(Rows(f"meta-reg-{name}", name, (*printed, "flg"), 5) for name in cifars),
-            *(Rows("meta-reg-ablation", name, ("gamma-sece", "flg-sece-one-step"), 3) for name in cifars),
-            Rows("meta-reg-table3", "cifar100", tuple(TABLE_3), 1),
-        ),
-        "logits": tuple(Rows(f"recommended-{name}", name, ("ce-average-ts", "recommended"), 5) for name in cifars),
-        "paper-recipe": (
-            Rows("meta-reg-350", "cifar10", ("focal", "flg-sece"), 1, "paper", 20.0),
-            Rows("meta-reg-350", "cifar100", ("ce", "ce-ts", "recommended"), 1, "paper", 20.0),
-        ),
-    }
-
-
-LISTS = _lists()
+PRINTED, PRINTED_TINY = (tuple(paper()["table1"][name]) for name in ("cifar10", TINY))
+CIFARS = ("cifar10", "cifar100")
+LISTS: dict[str, tuple[Rows, ...]] = {
+    TINY: (
+        Rows(f"meta-reg-{TINY}", TINY, (*PRINTED_TINY, "ce-ts", "ce-average-ts", "focal-control", "recommended"), 1),
+        Rows(f"meta-reg-{TINY}", TINY, ("ce", "ce-ts", "focal", "flg-sece", "recommended"), 3),
+    ),
+    "seeds": (
+        *(Rows(f"meta-reg-{name}", name, (*PRINTED, "flg"), 5) for name in CIFARS),
+        *(Rows("meta-reg-ablation", name, ("gamma-sece", "flg-sece-one-step"), 3) for name in CIFARS),
+        Rows("meta-reg-table3", "cifar100", tuple(TABLE_3), 1),
+    ),
+    "logits": tuple(Rows(f"recommended-{name}", name, ("ce-average-ts", "recommended"), 5) for name in CIFARS),
+    "paper-recipe": (
+        Rows("meta-reg-350", "cifar10", ("focal", "flg-sece"), 1, "paper", 20.0),
+        Rows("meta-reg-350", "cifar100", ("ce", "ce-ts", "recommended"), 1, "paper", 20.0),
+    ),
+}
 """Lists of runs by name, in the order in which they are made. ``logits`` repeats stored runs to keep their logits."""
 
 
@@ -109,15 +104,13 @@ def unpack(data: Path) -> None:
     if packed.exists() or not parts:
         return
     images = data / "unpacked"
-    for part in parts:
-        with zipfile.ZipFile(part) as content:
-            content.extractall(images)
+    for archive in parts:
+        shutil.unpack_archive(archive, images)
     arrays: dict[str, np.ndarray] = {}
-    for name, own in zip(("train", "test"), load_parts(TINY, images), strict=True):
-        arrays |= {f"x_{name}": own.inputs.permute(0, 2, 3, 1).numpy(), f"y_{name}": own.labels.numpy()}
-    partial = data / "partial.npz"
-    np.savez(partial, **arrays)  # type: ignore[arg-type]
-    partial.rename(packed)
+    for name, part in zip(("train", "test"), load_parts(TINY, images), strict=True):
+        arrays |= {f"x_{name}": part.inputs.permute(0, 2, 3, 1).numpy(), f"y_{name}": part.labels.numpy()}
+    with whole_file(packed) as unfinished, unfinished.open("wb") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]
 
 
 def work_through(listed: Sequence[Rows], where: Where, *, until: float, left: float, device: str = "auto") -> None:
@@ -131,7 +124,7 @@ def work_through(listed: Sequence[Rows], where: Where, *, until: float, left: fl
     end = time.time() + left
     for rows in listed:
         folder = where.folder(rows)
-        started = any((folder / "checkpoints").glob("*/*.safetensors"))
+        started = any((folder / "checkpoints").rglob("*.safetensors"))
         enough = end - time.time() > 60 * rows.minutes
         if time.time() < until and where.missing(rows) and (enough or started):
             setup, planned = where.planned(rows)
@@ -170,13 +163,6 @@ def _parts(paths: Sequence[Path], size: float) -> Iterator[list[Path]]:
         yield part
 
 
-def tell_missing(listed: Sequence[Rows], where: Where) -> None:
-    """Print how many runs of each row are missing."""
-    for rows in listed:
-        many = len(where.planned(rows)[1])
-        print(f"{rows.store}, {rows.dataset}, {rows.recipe} recipe: {where.missing(rows)} of {many} runs are missing")
-
-
 def main(arguments: Sequence[str]) -> None:
     """Start the workers of one call, wait for them, and merge what is finished."""
     begin = time.time()
@@ -199,18 +185,21 @@ def main(arguments: Sequence[str]) -> None:
     listed, left = LISTS[options.list], options.left or options.seconds
     where = Where(options.data, options.work, options.results, options.model, options.epochs)
     if options.until is not None:
-        return work_through(listed, where, until=options.until, left=left, device=options.device)
+        work_through(listed, where, until=options.until, left=left, device=options.device)
+        return
     unpack(options.data)
     if options.dry_run:
-        return tell_missing(listed, where)
+        for rows in listed:
+            about = f"{rows.store}, {rows.dataset}, {rows.recipe} recipe"
+            print(f"{about}: {where.missing(rows)} of {len(where.planned(rows)[1])} runs are missing")
+        return
     for rows in listed:
         where.folder(rows)
     until = begin + options.seconds - MARGIN
     call = [sys.executable, "-m", __spec__.name if __spec__ else __name__, *arguments, "--until", str(until)]
-    workers = [subprocess.Popen(call) for _ in range(options.workers)]
-    for worker in workers:
+    for worker in [subprocess.Popen(call) for _ in range(options.workers)]:
         worker.wait()
-    return merge(listed, where, options.out, options.megabytes)
+    merge(listed, where, options.out, options.megabytes)
 
 
 if __name__ == "__main__":

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import mean as average
-from statistics import stdev
+from statistics import mean, stdev
 from typing import Any, NamedTuple
 
-from calibrant.methods.image_networks import RECIPES
+import pandas as pd
+
+from calibrant.methods.catalogue import RECIPES
 from calibrant.metrics import Estimate
+from studies.common.verdicts import difference
 from studies.common.verdicts import methods as methods_of
 from studies.meta_reg.data import DATASETS
 from studies.report import Record
 
-Records = Sequence[Mapping[str, Any]]
-
-
+SETUP = ("dataset", "model", "recipe", "epochs", "limit")
+"""The fields that the runs of a group share."""
 SMALL = 10_000
-"""Up to this many training images, a study has few epochs, methods and seeds by default, and judges no claims."""
+"""Runs with at most this many training images judge no targets and no claims."""
 
 
 class RunGroup(NamedTuple):
@@ -32,21 +33,25 @@ class RunGroup(NamedTuple):
     @property
     def name(self) -> str:
         """A short name: the data set, and in what its runs differ from full runs of its network, short recipe."""
-        first = self.records[0]
-        recipe, model, epochs, limit = (first[name] for name in ("recipe", "model", "epochs", "limit"))
-        parts = [
-            f"{recipe} recipe" if recipe != "short" else "",
-            f"{epochs} epochs" if epochs != RECIPES[recipe].epochs else "",
-            model if model != DATASETS[self.dataset].model else "",
-            f"{limit:,} images" if limit else "",
-        ]
-        told = ", ".join(part for part in parts if part)
-        return f"{self.dataset} ({told})" if told else self.dataset
+        _, model, recipe, epochs, limit = setup_of(self.records[0])
+        parts = {
+            f"{recipe} recipe": recipe != "short",
+            f"{epochs} epochs": epochs != RECIPES[recipe].epochs,
+            model: model != DATASETS[self.dataset].model,
+            f"{limit:,} images": bool(limit),
+        }
+        unusual = ", ".join(part for part, differs in parts.items() if differs)
+        return f"{self.dataset} ({unusual})" if unusual else self.dataset
 
     @property
     def small(self) -> bool:
         """Whether the runs have too few images to judge targets and claims."""
         return self.dataset == "digits" or 0 < self.records[0]["limit"] <= SMALL
+
+    @property
+    def noisy(self) -> bool:
+        """Whether the training labels are noisy."""
+        return DATASETS[self.dataset].noisy is not None
 
     @property
     def methods(self) -> list[str]:
@@ -61,9 +66,19 @@ class RunGroup(NamedTuple):
         """A metric of all seeds of a method; missing values are left out."""
         return [r[metric] for r in self.of(method) if r.get(metric) is not None]
 
+    def gap(self, metric: str, method: str, rival: str) -> Estimate:
+        """The mean of a method minus that of its rival over their common seeds, with its paired interval."""
+        return difference(self.records, metric, self.dataset, method, rival)
 
-SETUP = ("dataset", "model", "recipe", "epochs", "limit")
-"""The fields that the runs of a group share."""
+    def seeds(self, methods: Sequence[str]) -> set[int]:
+        """The seeds that all these methods have. A method with other seeds would be compared by luck."""
+        return set.intersection(*({r["seed"] for r in self.of(method)} for method in methods))
+
+    def means(self, methods: Sequence[str], metric: str) -> pd.Series:
+        """The mean of a metric by method, over the seeds that all methods have, or over all seeds if there are none."""
+        values = pd.DataFrame(self.records).pivot(index="seed", columns="method", values=metric)[list(methods)]
+        shared = values.loc[sorted(self.seeds(methods))]
+        return (values if shared.empty else shared).mean()
 
 
 def setup_of(record: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -76,16 +91,16 @@ def groups(records: Iterable[Mapping[str, Any]]) -> list[RunGroup]:
 
     The groups of a data set with the short recipe, which the targets are set for, come before its other groups.
     """
-    found: dict[tuple[Any, ...], list[Record]] = {}
+    finished: dict[tuple[Any, ...], list[Record]] = {}
     failed: dict[tuple[Any, ...], list[str]] = {}
     for record in records:
         if record.get("failure"):
             failed.setdefault(setup_of(record), []).append(f"{record['method']}, seed {record['seed']}")
         else:
-            found.setdefault(setup_of(record), []).append(flat(record))
-    datasets = list(dict.fromkeys(place[0] for place in found))
-    places = sorted(found, key=lambda place: (datasets.index(place[0]), place[2] != "short"))
-    return [RunGroup(label(*place), place[0], found[place], tuple(failed.get(place, ()))) for place in places]
+            finished.setdefault(setup_of(record), []).append(flat(record))
+    datasets = list(dict.fromkeys(place[0] for place in finished))
+    places = sorted(finished, key=lambda place: (datasets.index(place[0]), place[2] != "short"))
+    return [RunGroup(label(*place), place[0], finished[place], tuple(failed.get(place, ()))) for place in places]
 
 
 def label(dataset: str, model: str, recipe: str, epochs: int, limit: int) -> str:
@@ -99,9 +114,9 @@ def flat(record: Mapping[str, Any]) -> Record:
     found = dict(record)
     for shift, scores in record.get("shifts", {}).items():
         found |= {f"{name}@{shift}": value for name, value in scores.items()}
-    table = record.get("bins", {})
-    for name in ("ece", "mce", "ece_floor", "mce_floor"):
-        found |= {f"{name}/{m}": value for m, value in zip(table.get("bins", ()), table.get(name, ()), strict=True)}
+    table = record.get("bins", {"bins": ()})
+    for name in table.keys() - {"bins"}:
+        found |= {f"{name}/{m}": value for m, value in zip(table["bins"], table[name], strict=True)}
     return found
 
 
@@ -110,9 +125,8 @@ def spread(values: Sequence[float], digits: int, scale: float = 1.0) -> str | No
     if not values:
         return None
     scaled = [scale * value for value in values]
-    if len(scaled) == 1:
-        return f"{scaled[0]:.{digits}f}"
-    return f"{average(scaled):.{digits}f} ± {stdev(scaled):.{digits}f}"
+    std = f" ± {stdev(scaled):.{digits}f}" if len(scaled) > 1 else ""
+    return f"{mean(scaled):.{digits}f}{std}"
 
 
 def times(value: Estimate, factor: float) -> Estimate:

@@ -1,103 +1,120 @@
-"""Check the paper's claims about trained networks, with our records."""
+"""Check the paper's claims about trained networks: its Tables 1 to 3, Figures 3 to 5, and Section 4.1."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+import pandas as pd
 
+from calibrant.base.words import count
 from calibrant.methods.catalogue import RECIPES
 from calibrant.metrics import Estimate
 from calibrant.report import format_number
-from studies.common.verdicts import difference
-from studies.meta_reg.claims import Claim
-from studies.meta_reg.groups import RunGroup
-from studies.meta_reg.noisy import has_noisy_labels
-from studies.meta_reg.paper import claimed_gains, paper, printed
-from studies.meta_reg.table_claims import JUDGES, MISSING, common_means, in_points, rank, remark, seeds_in_words
+from studies.common.verdicts import undecided
+from studies.meta_reg.claims import MISSING, Claim
+from studies.meta_reg.groups import RunGroup, times
+from studies.meta_reg.paper import METRICS, claimed_gains, paper, printed, quoted
 from studies.meta_reg.targets import PRINTED, SWEEP
 from studies.meta_reg.variants import POSITIVE
 
+OWN, GAMMA_NETS = "flg-sece", ("flg-dece", "flg-sece")
+"""The paper's method, and its two methods with γ-Net."""
+CALIBRATION = {"ece": "ECE", "mce": "MCE", "ace": "ACE", "classwise_ece": "classwise ECE"}
 WINDOW = 10
 """Number of epochs over which the ECE before a drop of the learning rate is averaged."""
 SMOOTHED = ("ls-0.05", "ls-0.1", "mixup")
 STILL = 1e-6
 """Up to this standard deviation, γ is still the same for all images."""
+Answer = tuple[str, bool | None, str]
+"""What was measured, whether the claim holds, and a note."""
+
+
+@dataclass(frozen=True)
+class GroupClaim:
+    """A claim about the runs of one setup.
+
+    Parameters
+    ----------
+    statement : the claim
+    said : what the paper says, by data set
+    answer : measures a group; None if it lacks the runs
+    needs : the runs that it needs
+    always : whether each data set of the targets has a row, run or not, because the claim is about the paper's tables
+    """
+
+    statement: str
+    said: Callable[[str], str]
+    answer: Callable[[RunGroup], Answer | None]
+    needs: str = ""
+    always: bool = False
+
+    def __call__(self, group: RunGroup) -> Claim:
+        said, answer = self.said(group.dataset), self.answer(group)
+        return Claim(f"{group.name}: {self.statement}", said, *(answer or (MISSING, None, self.needs)))
+
+    def rows(self, found: Sequence[RunGroup]) -> list[Claim]:
+        """One row for each group that can decide the claim, or one row "not yet measured"."""
+        claims = {group.name: self(group) for group in found}
+        known = [c for name, c in claims.items() if c.measured != MISSING or (self.always and name in PRINTED)]
+        return known or [claim._replace(statement=self.statement) for claim in list(claims.values())[:1]]
 
 
 def measured(found: Sequence[RunGroup]) -> list[Claim]:
-    """The claims that need trained networks: one row per setup that can decide a claim, or one row "not yet measured".
-
-    What the paper says about its tables has a row for each data set of the targets, run or not. Networks trained on
-    noisy labels are left out, because the paper has none.
-    """
-    own = [group for group in found if not has_noisy_labels(group.dataset)]
-    return [gains(own), *(claim for judge in (*_JUDGES, *JUDGES) for claim in _known(judge, own))]
-
-
-def _known(judge: Callable[[RunGroup], Claim], found: Sequence[RunGroup]) -> list[Claim]:
-    claims = {group.name: judge(group) for group in found}
-    known = [c for name, c in claims.items() if c.measured != MISSING or (judge in JUDGES and name in PRINTED)]
-    if known or not claims:
-        return known
-    first = next(iter(claims.values()))
-    return [replace(first, statement=first.statement.partition(": ")[2])]
+    """The claims that need trained networks. Networks trained on noisy labels are left out: the paper has none."""
+    own = [group for group in found if not group.noisy]
+    return [gains(own), *(row for claim in CLAIMS for row in claim.rows(own))]
 
 
 def gains(found: Sequence[RunGroup]) -> Claim:
     """CE-DECE minus FLγ-SECE, as a mean over the data sets with the short recipe."""
-    names, said = {"ece": "ECE", "mce": "MCE", "ace": "ACE"}, claimed_gains()
-    pairs = {
-        g.name: {m: difference(g.records, m, g.dataset, "ce-dece", "flg-sece") for m in names}
-        for g in found
-        if g.records[0]["recipe"] == "short"
-    }
+    said = claimed_gains()
+    pairs = {g.name: {m: g.gap(m, "ce-dece", OWN) for m in said} for g in found if g.records[0]["recipe"] == "short"}
     known = {name: own for name, own in pairs.items() if not any(math.isnan(gap.value) for gap in own.values())}
-    means = {m: float(np.mean([own[m].value for own in known.values()])) for m in names} if known else {}
-    text = ", ".join(f"{names[m]} {format_number(100 * value, 2)}" for m, value in means.items())
-    each = {f"{where} {names[m]}": gap for where, own in known.items() for m, gap in own.items()}
-    parts = "; ".join(f"{where} {in_points(gap)}" for where, gap in each.items())
-    smaller = [names[m] for m, value in means.items() if value < said[m]]
-    return Claim(
+    claim = Claim(
         "FLγ-SECE has a lower ECE, MCE and ACE than CE-DECE, mean over data sets (gain in points)",
-        f"{', '.join(f'{names[m]} {100 * value:g}' for m, value in said.items())} over three data sets",
-        f"{text} over {', '.join(known)}" if known else MISSING,
-        all(value > 0 for value in means.values()) if known else None,
-        remark(
-            "holds if all three mean gains are positive, whatever their size"
-            + (f"; smaller than the paper's: {', '.join(smaller)}" if smaller else "")
-            + (f"; gains by data set: {parts}" if parts else ""),
-            each,
-        ),
+        f"{', '.join(f'{m.upper()} {100 * value:g}' for m, value in said.items())} over three data sets",
+    )
+    rule = "holds if all three mean gains are positive, whatever their size"
+    if not known:
+        return claim._replace(note=rule)
+    means = {m: float(np.mean([own[m].value for own in known.values()])) for m in said}
+    each = {f"{where} {m.upper()}": gap for where, own in known.items() for m, gap in own.items()}
+    if smaller := [m.upper() for m, value in means.items() if value < said[m]]:
+        rule += f"; smaller than the paper's: {', '.join(smaller)}"
+    parts = "; ".join(f"{where} {in_points(gap)}" for where, gap in each.items())
+    text = ", ".join(f"{m.upper()} {format_number(100 * value, 2)}" for m, value in means.items())
+    return claim._replace(
+        measured=f"{text} over {', '.join(known)}",
+        holds=min(means.values()) > 0,
+        note=remark(f"{rule}; gains by data set: {parts}", each),
     )
 
 
-def rises(group: RunGroup) -> Claim:
+def rises(group: RunGroup) -> Answer | None:
     """ECE by epoch around the first drop of the learning rate, for the paper's methods and variants of γ-Net."""
-    theirs = paper()["table1"]["cifar10"]
-    methods = [m for m in group.methods if (m in theirs or m.startswith("flg")) and not m.endswith("-ts")]
-    means = {m: np.mean([around_first_drop(r.get("curve", {})) for r in group.of(m)], axis=0) for m in methods}
-    found = {m: own for m, own in means.items() if not np.isnan(own).any()}
-    known = bool(found) and group.records[0]["recipe"] == "paper"
-    rise = {m: float(own[2] - own[1]) for m, own in found.items()}
-    most = max(rise, key=lambda m: rise[m], default="")
-    text = "; ".join(f"{m} {', '.join(f'{100 * value:.2f}' for value in own)}" for m, own in found.items())
-    return Claim(
-        f"{group.name}: test ECE rises after the first drop of the learning rate, most for FLSD (per cent)",
-        "rises for all, most for FLSD",
-        f"{text}; largest rise: {most}" if known else MISSING,
-        (min(rise.values()) > 0 and most == "flsd") if known and "flsd" in rise else None,
+    if group.records[0]["recipe"] != "paper":
+        return None
+    rivals = [m for m in group.methods if (m in _paper_methods(group) or m.startswith("flg")) and "-ts" not in m]
+    means = {m: np.mean([around_first_drop(r.get("curve", {})) for r in group.of(m)], axis=0) for m in rivals}
+    means = {m: own for m, own in means.items() if not np.isnan(own).any()}
+    if not means:
+        return None
+    rise = {m: own[2] - own[1] for m, own in means.items()}
+    most = max(rise, key=lambda m: rise[m])
+    text = "; ".join(f"{m} {', '.join(f'{100 * value:.2f}' for value in own)}" for m, own in means.items())
+    return (
+        f"{text}; largest rise: {most}",
+        bool(min(rise.values()) > 0 and most == "flsd") if "flsd" in rise else None,
         f"means of the last {WINDOW} epochs before the drop, and of the first and the second half of the epochs "
-        "between the two drops; holds if the third is above the second for all methods, most for FLSD"
-        if known
-        else "needs the paper's recipe, because the short one has no drop",
+        "between the two drops; holds if the third is above the second for all methods, most for FLSD",
     )
 
 
-def around_first_drop(curve: dict[str, list[float]]) -> tuple[float, float, float]:
+def around_first_drop(curve: Mapping[str, list[float]]) -> tuple[float, ...]:
     """Mean ECE before the first drop of the paper's recipe, and in both halves of the epochs until the second drop.
 
     The first mean is over ``WINDOW`` epochs. All are NaN if the curve lacks some of these epochs. Halves do not depend
@@ -105,123 +122,282 @@ def around_first_drop(curve: dict[str, list[float]]) -> tuple[float, float, floa
     """
     first, second = RECIPES["paper"].milestones
     middle = (first + second) // 2
-    ece, when = np.array(curve.get("ece", [])), np.array(curve.get("epoch", []))
-    spans = ((first - WINDOW, first), (first, middle), (middle, second))
-    parts = [ece[(when > begin) & (when <= end)] for begin, end in spans]
-    if any(len(part) != end - begin for part, (begin, end) in zip(parts, spans, strict=True)):
-        return math.nan, math.nan, math.nan
-    before, early, late = (float(part.mean()) for part in parts)
-    return before, early, late
+    ece = pd.Series(curve.get("ece", []), index=curve.get("epoch", []), dtype=float)
+    spans = ((first - WINDOW + 1, first), (first + 1, middle), (middle + 1, second))
+    return tuple(float(ece.reindex(range(begin, end + 1)).mean(skipna=False)) for begin, end in spans)
 
 
-def mmce(group: RunGroup) -> Claim:
-    """MMCE against cross-entropy."""
-    gap = difference(group.records, "ece", group.dataset, "mmce", "ce")
-    known = not math.isnan(gap.value)
-    return Claim(
-        f"{group.name}: MMCE is calibrated no better than CE (ECE, points)",
-        _said("no better", group.dataset, ["mmce"]),
-        in_points(gap) if known else MISSING,
-        gap.value >= 0 if known else None,
-        remark("holds if the mean difference is not below zero", {"mmce": gap}),
-    )
-
-
-def smoothing(group: RunGroup) -> Claim:
+def smoothing(group: RunGroup) -> Answer | None:
     """Label smoothing and mixup: error and ECE."""
-    run = [m for m in SMOOTHED if m in group.methods]
-    theirs = [m for m in group.methods if m in paper()["table1"]["cifar10"]]
-    if not run or "ce" not in group.methods:
-        statement = f"{group.name}: label smoothing and mixup have the lowest error and a higher ECE than CE"
-        return Claim(statement, "yes", MISSING, None)
-    errors = common_means(group, theirs, "error")
-    best = min(errors, key=lambda m: errors[m])
-    gaps = {m: difference(group.records, "ece", group.dataset, m, "ce") for m in run}
-    text = "; ".join(f"{m} {in_points(gap)}" for m, gap in gaps.items())
-    return Claim(
-        f"{group.name}: label smoothing and mixup have the lowest error and a higher ECE than CE",
-        _said("yes", group.dataset, run),
-        f"lowest error: {best}; ECE minus ce's, points: {text}",
+    run, rivals = [m for m in SMOOTHED if m in group.methods], _paper_methods(group)
+    if not run or "ce" not in rivals:
+        return None
+    best = group.means(rivals, "error").idxmin()
+    gaps = {m: group.gap("ece", m, "ce") for m in run}
+    return (
+        f"lowest error: {best}; ECE minus ce's, points: {_listed(gaps)}",
         best in SMOOTHED and all(gap.value > 0 for gap in gaps.values()),
         remark(
-            f"lowest of the paper's {len(theirs)} methods that were run, {seeds_in_words(group, theirs)}; holds if it "
+            f"lowest of the paper's {len(rivals)} methods that were run, {seeds_in_words(group, rivals)}; holds if it "
             "is one of these three and all mean differences are above zero",
             gaps,
         ),
     )
 
 
-def spread_grows(group: RunGroup, method: str = "flg-sece") -> Claim:
+def spread_grows(group: RunGroup, method: str) -> Answer | None:
     """The standard deviation of γ on the test images by epoch."""
     runs = [r["curve"]["gamma_std"] for r in group.of(method) if r.get("curve", {}).get("gamma_std")]
-    statement = f"{group.name}: the spread of γ over the test images grows during training ({method})"
     if not runs:
-        return Claim(statement, "grows", MISSING, None)
+        return None
     spreads = np.mean([run[: min(map(len, runs))] for run in runs], axis=0)
     moving = int(np.argmax(spreads > STILL))  # 0 if it is never above: then the spread does not grow
-    begin, last = float(spreads[moving]), float(spreads[-1])
+    begin, last = spreads[moving], spreads[-1]
     held = f"0 until epoch {moving}, where γ is held at its start; " if moving else ""
-    return Claim(
-        statement,
-        "grows",
+    return (
         f"{held}{begin:.3f} after epoch {moving + 1}, {last:.3f} after the last",
-        last > begin,
+        bool(last > begin),
         "holds if it is larger after the last epoch than after the first epoch in which γ moves; means over seeds",
     )
 
 
-def low_mce(group: RunGroup) -> Claim:
-    """MCE of FLγ-SECE among the paper's methods, by number of bins."""
-    rivals = [m for m in group.methods if m in paper()["table1"]["cifar10"]]
-    statement = f"{group.name}: FLγ-SECE keeps a low MCE at every number of bins"
-    if "flg-sece" not in rivals or len(rivals) < 2:
-        return Claim(statement, "lower than other methods", MISSING, None)
-    ranks = {str(bins): rank("flg-sece", common_means(group, rivals, f"mce/{bins}")) for bins in SWEEP}
-    text = ", ".join(f"{bins}: {place}" for bins, place in ranks.items())
-    return Claim(
-        statement,
-        "lower than other methods",
-        f"rank among {len(rivals)} by number of bins: {text}",
-        max(ranks.values()) == 1,
+def ranks(group: RunGroup, fields: Mapping[str, str]) -> Answer | None:
+    """The rank of FLγ-SECE among the paper's methods for each of some fields; ``fields`` has their names in words."""
+    if (rivals := _rivals(group)) is None:
+        return None
+    found = {name: rank(OWN, group.means(rivals, field)) for field, name in fields.items()}
+    by_bins = " by number of bins" if "mce/10" in fields else ""
+    return (
+        f"rank among {len(rivals)}{by_bins}: {', '.join(f'{name} {place}' for name, place in found.items())}",
+        max(found.values()) == 1,
         f"means {seeds_in_words(group, rivals)}; holds if every rank is 1",
     )
 
 
-def positivity(group: RunGroup) -> Claim:
-    """Section 4.1: the absolute value against its alternatives."""
-    run = {name: f"published-{name}" for name in POSITIVE if f"published-{name}" in group.methods}
-    statement = f"{group.name}: |·|/τ keeps γ positive better than min-max, sigmoid, relu and softplus (ECE, points)"
-    if not run or "flg-sece-published" not in group.methods:
-        needs = (
-            "needs flg-sece-published and the variants published-min-max, -sigmoid, -relu and -softplus in one setup"
-        )
-        return Claim(statement, "better across data sets", MISSING, None, needs)
-    gaps: dict[str, Estimate] = {
-        n: difference(group.records, "ece", group.dataset, "flg-sece-published", m) for n, m in run.items()
-    }
-    return Claim(
-        statement,
-        "better across data sets",
-        "; ".join(f"|·| − {name}: {in_points(gap)}" for name, gap in gaps.items()),
-        all(gap.value < 0 for gap in gaps.values()),
-        remark("holds if all mean differences are below zero", gaps),
+def rank(own: str, values: pd.Series) -> int:
+    """The place of a method among all, 1 for the smallest value."""
+    return int(values.rank(method="first")[own])
+
+
+def _printed_ranks(dataset: str) -> str:
+    """What the paper says, and the ranks in its own Table 1."""
+    table = paper()["table1"].get(dataset, {})
+    if OWN not in table:
+        return "lower errors on calibration metrics"
+    means = pd.DataFrame({m: {metric: row[metric][0] for metric in CALIBRATION} for m, row in table.items()}).T
+    places = ", ".join(f"{name} {rank(OWN, means[metric])}" for metric, name in CALIBRATION.items())
+    return f"lower errors on calibration metrics (rank among {len(table)} in its Table 1: {places})"
+
+
+def ece_over_bins(group: RunGroup) -> Answer | None:
+    """Section 5.2.2, Figure 5: the methods with γ-Net have a much lower ECE at every number of bins."""
+    rivals = _paper_methods(group)
+    others = [m for m in rivals if m not in GAMMA_NETS]
+    if not set(GAMMA_NETS) <= set(rivals) or not others:
+        return None
+    means = pd.DataFrame({bins: 100 * group.means(rivals, f"ece/{bins}") for bins in SWEEP})
+    best = means.loc[others].idxmin()
+    lower = (means.loc[list(GAMMA_NETS)].max() < means.loc[others].min()).sum()
+    shown = [
+        f"{bins:,} bins {' and '.join(f'{means[bins][m]:.2f}' for m in GAMMA_NETS)} ({best[bins]} "
+        f"{means[bins][best[bins]]:.2f})"
+        for bins in (SWEEP[0], SWEEP[-1])
+    ]
+    return (
+        f"at {lower} of {len(SWEEP)} numbers of bins; ECE % beside the best other method: {'; '.join(shown)}",
+        bool(lower == len(SWEEP)),
+        f"means {seeds_in_words(group, rivals)}; holds if both are below all other methods at every number of bins",
     )
 
 
-def _said(words: str, dataset: str, methods: Sequence[str]) -> str:
-    """What the paper says, and what its Table 1 says: the ECE of some methods minus that of CE, in points."""
-    own, rival = {m: printed(dataset, m, "ece") for m in methods}, printed(dataset, "ce", "ece")
-    gaps = {m: 100 * (cell.mean - rival.mean) for m, cell in own.items() if cell and rival}
-    table = ", ".join(f"{m} {format_number(gap, 2)}" for m, gap in gaps.items())
-    return f"{words} (ECE minus CE's in its Table 1, points: {table})" if gaps else words
+def ece_growth(group: RunGroup) -> Answer | None:
+    """Section 5.2.2: SECE keeps the calibration stable against the number of bins."""
+    if (rivals := _rivals(group)) is None:
+        return None
+    few, many = (100 * group.means(rivals, f"ece/{bins}") for bins in (SWEEP[0], SWEEP[-1]))
+    low, high = (100 * group.means(rivals, f"ece_floor/{bins}")[OWN] for bins in (SWEEP[0], SWEEP[-1]))
+    growth = many - few
+    least = growth.idxmin()
+    return (
+        f"{OWN} {few[OWN]:.2f} to {many[OWN]:.2f} % from {SWEEP[0]} to {SWEEP[-1]:,} bins, rank of the growth "
+        f"{rank(OWN, growth)} among {len(rivals)}; least: {least} ({few[least]:.2f} to {many[least]:.2f} %)",
+        bool(least == OWN),
+        f"means {seeds_in_words(group, rivals)}; holds if the growth is the least. The ECE of a calibrated network "
+        f"with the confidences of {OWN} grows from {low:.2f} % to {high:.2f} %, and that of a badly calibrated one "
+        "grows least",
+    )
 
 
-_JUDGES: tuple[Callable[[RunGroup], Claim], ...] = (
-    rises,
-    mmce,
-    smoothing,
-    spread_grows,
-    partial(spread_grows, method="flg-sece-published"),
-    low_mce,
-    positivity,
+def table_3(group: RunGroup) -> Answer | None:
+    """Section 6 on Table 3: meta-regularisation is very competitive with other methods of regularisation."""
+    run = [row.method for row in quoted(group.dataset) if row.method in group.methods]
+    if OWN not in run or len(run) < 2:
+        return None
+    means = pd.DataFrame({metric: 100 * group.means(run, metric) for metric in ("ece", "error")})
+    better = _dominating(means)
+    told = ", ".join(f"{m} {ece:.2f} / {error:.2f}" for m, ece, error in means.itertuples())
+    return (
+        f"both lower: {better}, of {len(run) - 1} methods",
+        better == "none",
+        f"means {seeds_in_words(group, run)}, our network and recipe for all. ECE / error %: {told}",
+    )
+
+
+def _printed_table_3(dataset: str) -> str:
+    rows = {row.method or row.source: {"ece": row.ece, "error": row.error} for row in quoted(dataset)}
+    both = f" (both lower in its Table 3: {_dominating(pd.DataFrame(rows).T)})" if rows else ""
+    return f"very competitive{both}"
+
+
+def _dominating(scores: pd.DataFrame) -> str:
+    """The methods with a lower ECE and a lower error than FLγ-SECE."""
+    return ", ".join(scores.index[(scores < scores.loc[OWN]).all(axis=1)]) or "none"
+
+
+Pairs = Mapping[str, tuple[str, str, str]]
+"""Differences by name: method, rival and metric."""
+
+
+def gap_claim(
+    statement: str, said: str, pairs: Pairs, *, sign: int = -1, table: int = 1, always: bool = True
+) -> GroupClaim:
+    """A claim about the sign of paired differences; it quotes the same differences in the paper's own table."""
+    methods = dict.fromkeys(method for pair in pairs.values() for method in pair[:2])
+
+    def printed_too(dataset: str) -> str:
+        cells = {n: [printed(dataset, m, metric, table=table) for m in (a, b)] for n, (a, b, metric) in pairs.items()}
+        gaps = [f"{n} {format_number(100 * (a.mean - b.mean), 2)}" for n, (a, b) in cells.items() if a and b]
+        return f"{said} (in its Table {table}, points: {', '.join(gaps)})" if gaps else said
+
+    def answer(group: RunGroup) -> Answer | None:
+        gaps = {name: group.gap(metric, own, rival) for name, (own, rival, metric) in pairs.items()}
+        if any(math.isnan(gap.value) for gap in gaps.values()):
+            return None
+        seeds = {name: len(group.seeds(pair[:2])) for name, pair in pairs.items()}
+        if len(set(seeds.values())) == 1:
+            paired = f"paired over {count(next(iter(seeds.values())), 'seed')}"
+        else:
+            paired = f"paired over the shared seeds ({', '.join(f'{name} {number}' for name, number in seeds.items())})"
+        which = "the mean difference is" if len(gaps) == 1 else "all mean differences are"
+        return (
+            in_points(next(iter(gaps.values()))) if len(gaps) == 1 else _listed(gaps),
+            all(sign * gap.value > 0 for gap in gaps.values()),
+            remark(f"{paired}; holds if {which} {'above' if sign > 0 else 'below'} zero", gaps),
+        )
+
+    return GroupClaim(statement, printed_too, answer, f"needs {' and '.join(methods)}", always)
+
+
+def _paper_methods(group: RunGroup) -> list[str]:
+    return [m for m in group.methods if m in paper()["table1"]["cifar10"]]
+
+
+def _rivals(group: RunGroup) -> list[str] | None:
+    """The paper's methods that were run; None if FLγ-SECE or all others are missing."""
+    methods = _paper_methods(group)
+    return methods if OWN in methods and len(methods) > 1 else None
+
+
+def seeds_in_words(group: RunGroup, methods: Sequence[str]) -> str:
+    """Over which seeds these methods are compared."""
+    seeds = group.seeds(methods)
+    return f"over their {count(len(seeds), 'common seed')}" if seeds else "over all seeds"
+
+
+def remark(rule: str, gaps: Mapping[str, Estimate]) -> str:
+    """The rule of a verdict, and the differences whose intervals contain zero or that have no interval."""
+    single = [name for name, gap in gaps.items() if math.isnan(gap.low) and not math.isnan(gap.value)]
+    alone = f"{', '.join(single)}: one seed, so no interval" if single else ""
+    return "; ".join(filter(None, (rule, undecided(gaps, 0.0), alone)))
+
+
+def in_points(value: Estimate) -> str:
+    """A fraction with its interval, in percentage points."""
+    return format_number(times(value, 100), 2)
+
+
+def _listed(gaps: Mapping[str, Estimate]) -> str:
+    return "; ".join(f"{name} {in_points(gap)}" for name, gap in gaps.items())
+
+
+def _says(words: str) -> Callable[[str], str]:
+    return lambda dataset: words
+
+
+SMOOTHING_GAPS = gap_claim("", "yes", {m: (m, "ce", "ece") for m in SMOOTHED})
+CLAIMS: tuple[GroupClaim, ...] = (
+    GroupClaim(
+        "test ECE rises after the first drop of the learning rate, most for FLSD (per cent)",
+        _says("rises for all, most for FLSD"),
+        rises,
+        "needs the paper's recipe, because the short one has no drop",
+    ),
+    gap_claim(
+        "MMCE is calibrated no better than CE (ECE, points)",
+        "no better",
+        {"mmce": ("mmce", "ce", "ece")},
+        sign=1,
+        always=False,
+    ),
+    GroupClaim(
+        "label smoothing and mixup have the lowest error and a higher ECE than CE", SMOOTHING_GAPS.said, smoothing
+    ),
+    *(
+        GroupClaim(
+            f"the spread of γ over the test images grows during training ({method})",
+            _says("grows"),
+            partial(spread_grows, method=method),
+        )
+        for method in (OWN, "flg-sece-published")
+    ),
+    GroupClaim(
+        "FLγ-SECE keeps a low MCE at every number of bins",
+        _says("lower than other methods"),
+        partial(ranks, fields={f"mce/{bins}": f"{bins}:" for bins in SWEEP}),
+    ),
+    gap_claim(
+        "|·|/τ keeps γ positive better than min-max, sigmoid, relu and softplus (ECE, points)",
+        "better across data sets",
+        {f"|·| − {name}": ("flg-sece-published", f"published-{name}", "ece") for name in POSITIVE},
+        always=False,
+    ),
+    GroupClaim(
+        "FLγ-SECE has the lowest calibration errors of the paper's methods",
+        _printed_ranks,
+        partial(ranks, fields=CALIBRATION),
+        always=True,
+    ),
+    gap_claim(
+        "TS lowers the calibration errors of CE (points)",
+        "lowers them",
+        {name: ("ce-ts", "ce", metric) for metric, name in CALIBRATION.items()},
+    ),
+    gap_claim(
+        "Focal and FLSD are calibrated better than CE (ECE, points)",
+        "improve calibration in general",
+        {"focal": ("focal", "ce", "ece"), "flsd": ("flsd", "ce", "ece")},
+    ),
+    gap_claim("FLSD has a high MCE (minus CE's, points)", "high", {"MCE": ("flsd", "ce", "mce")}, sign=1),
+    GroupClaim(
+        "FLγ-DECE and FLγ-SECE have a lower ECE than other methods at every number of bins",
+        _says("much lower, from 10 to 1,000 bins"),
+        ece_over_bins,
+        f"needs {' and '.join(GAMMA_NETS)}",
+        always=True,
+    ),
+    GroupClaim("the ECE of FLγ-SECE changes least with the number of bins", _says("stable"), ece_growth, always=True),
+    gap_claim(
+        "with SECE, γ-Net has a lower error and lower calibration errors (Table 2; FLγ-SECE − FLγ, points)",
+        "both improve",
+        {{"error": "error", **CALIBRATION}[metric]: (OWN, "flg", metric) for metric in METRICS if metric != "nll"},
+        table=2,
+    ),
+    GroupClaim(
+        "no method of Table 3 has both a lower ECE and a lower error than FLγ-SECE",
+        _printed_table_3,
+        table_3,
+        "needs the methods of Table 3: mdca, focal-mdca, mbls, mbls-0, focal-sb-ece and focal-sb-avuc",
+        always=True,
+    ),
 )
+"""What the paper says about trained networks; the last eight are about its own tables."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from calibrant import metrics
@@ -15,7 +14,6 @@ from calibrant.methods.meta_regularization import MetaRegularization, gamma_of
 from calibrant.posthoc import Temperature
 from studies.images import SHIFTS
 from studies.meta_reg.data import PreparedImages
-from studies.meta_reg.noisy import weights_by_truth
 
 DRAWS = 50
 """Number of draws for a noise floor."""
@@ -26,8 +24,6 @@ DIAGRAMS = (15, 20, 50, 100)
 SCORES = ("error", "nll", "ece", "mce", "ace", "classwise_ece")
 LEAST = 1e-12
 """Lower limit of probabilities in the NLL."""
-PIECE = 2000
-"""Number of images per prediction batch."""
 NEAR = 1e-3
 """A γ this close to 0 or to its upper bound counts as being on the bound."""
 
@@ -44,40 +40,39 @@ def measure(fitted: Fitted, method: Any, prepared: PreparedImages) -> dict[str, 
     network = fitted.model if isinstance(fitted, Recalibrated) else fitted
     test, val = prepared.test, prepared.task.need_val("A temperature")
     labels, val_labels = (part.labels.cpu().numpy() for part in (test, val))
-    scores = logits(network, val)
+    on_val, on_test = logits(network, val), logits(network, test)
     if isinstance(fitted, Recalibrated):
-        temperature = float(fitted.calibrator.temperature_)
-        own = temperature
+        temperature = own = float(fitted.calibrator.temperature_)
     else:
-        temperature, own = float(Temperature().fit(scores.numpy(), val_labels).temperature_), 1.0
-    raw = logits(network, test)
-    probs, scaled = (softmax(raw, t) for t in (own, temperature))
-    found: dict[str, Any] = scored(probs, labels)
-    found["floor"] = _floor(probs, 15, "l1")
-    found["confidence_minus_accuracy"] = float(probs.max(1).mean() - (1 - found["error"]))
-    found["sece"] = float(metrics.sece(probs, labels))
-    found |= {"temperature": temperature}
-    found |= {f"{name}_ts": value for name, value in scored(scaled, labels).items()}
-    on_val = scored(softmax(scores, own), val_labels)
-    found |= {f"{name}_val": on_val[name] for name in ("error", "nll", "ece")}
-    found["floor_ts"] = _floor(scaled, 15, "l1")
-    found |= gammas(network, method, test)
-    found |= weights_by_truth(network, prepared.wrong)
+        temperature, own = float(Temperature().fit(on_val.numpy(), val_labels).temperature_), 1.0
+    probs, scaled = (softmax(on_test, t) for t in (own, temperature))
+    scores, val_scores = scored(probs, labels), scored(softmax(on_val, own), val_labels)
+    record: dict[str, Any] = {
+        **scores,
+        "floor": _floor(probs),
+        "confidence_minus_accuracy": float(probs.max(1).mean() - (1 - scores["error"])),
+        "sece": float(metrics.sece(probs, labels)),
+        "temperature": temperature,
+        **{f"{name}_ts": value for name, value in scored(scaled, labels).items()},
+        **{f"{name}_val": val_scores[name] for name in ("error", "nll", "ece")},
+        "floor_ts": _floor(scaled),
+        **gammas(network, method, test),
+        **weights_by_truth(network, prepared.wrong),
+        "bins": over_bins(probs, labels),
+        "diagrams": diagrams(probs, labels),
+        "shifts": shifted(network, test, labels, own, temperature),
+    }
     if prepared.wrong is not None:
-        found["wrong_share"] = float(prepared.wrong.double().mean())
-    found["bins"] = over_bins(probs, labels)
-    found["diagrams"] = diagrams(probs, labels)
-    found["shifts"] = shifted(network, test, labels, own, temperature)
-    return _short(found)
+        record["wrong_share"] = float(prepared.wrong.double().mean())
+    return _short(record)
 
 
 def logits(network: Fitted, part: Samples) -> Tensor:
-    """Logits of a part, computed in batches; float64 on the CPU. Logits that are not finite are an error."""
-    rows = torch.arange(len(part), device=part.labels.device)
-    found = torch.cat([network.logits(next(part[own].pieces())[0]) for own in rows.split(PIECE)]).double().cpu()
-    if not found.isfinite().all():
+    """Logits of a part; float64 on the CPU. Logits that are not finite are an error."""
+    scores, _ = part.predicted(network.logits)
+    if not scores.isfinite().all():
         raise NonFiniteError("The logits of the trained network were not finite. Try a smaller learning rate.")
-    return found
+    return scores.double()
 
 
 def softmax(scores: Tensor, temperature: float) -> Probs:
@@ -88,7 +83,7 @@ def softmax(scores: Tensor, temperature: float) -> Probs:
 def scored(probs: Probs, labels: np.ndarray) -> dict[str, float]:
     """The columns of Table 1 as fractions, with 15 bins of equal width (ACE: 15 bins of equal mass)."""
     raised = probs.clip(LEAST)
-    found: tuple[Any, ...] = (
+    values: tuple[Any, ...] = (
         1 - metrics.accuracy(probs, labels),
         metrics.nll(raised / raised.sum(1, keepdims=True), labels),
         metrics.ece(probs, labels, 15),
@@ -96,7 +91,7 @@ def scored(probs: Probs, labels: np.ndarray) -> dict[str, float]:
         metrics.ace(probs, labels, 15),
         metrics.classwise_ece(probs, labels, 15),
     )
-    return {name: float(value) for name, value in zip(SCORES, found, strict=True)}
+    return {name: float(value) for name, value in zip(SCORES, values, strict=True)}
 
 
 def over_bins(probs: Probs, labels: np.ndarray) -> dict[str, list[float]]:
@@ -105,26 +100,26 @@ def over_bins(probs: Probs, labels: np.ndarray) -> dict[str, list[float]]:
         "bins": list(BINS),
         "ece": [float(metrics.ece(probs, labels, m)) for m in BINS],
         "mce": [float(metrics.mce(probs, labels, m)) for m in BINS],
-        "ece_floor": [_floor(probs, m, "l1") for m in BINS],
+        "ece_floor": [_floor(probs, m) for m in BINS],
         "mce_floor": [_floor(probs, m, "max") for m in BINS],
     }
 
 
-def _floor(probs: Probs, bins: int, norm: str) -> float:
+def _floor(probs: Probs, bins: int = 15, norm: str = "l1") -> float:
     """The mean score of a calibrated model with these confidences."""
     return metrics.noise_floor(confidence=probs.max(1), n_resamples=DRAWS, bins=bins, norm=norm).mean
 
 
 def diagrams(probs: Probs, labels: np.ndarray) -> dict[str, dict[str, list[float | None]]]:
     """Share, mean confidence and accuracy of each bin, by number of bins; the means of an empty bin are None."""
-    found = {}
-    for bins in DIAGRAMS:
-        table = metrics.reliability_bins(probs, labels, bins)
-        columns = {"share": table.share, "confidence": table.confidence, "accuracy": table.accuracy}
-        found[str(bins)] = {
-            name: [None if np.isnan(v) else float(v) for v in values.tolist()] for name, values in columns.items()
+    tables = {str(bins): metrics.reliability_bins(probs, labels, bins) for bins in DIAGRAMS}
+    return {
+        bins: {
+            name: [None if np.isnan(v) else float(v) for v in getattr(table, name).tolist()]
+            for name in ("share", "confidence", "accuracy")
         }
-    return found
+        for bins, table in tables.items()
+    }
 
 
 def gammas(network: Fitted, method: Any, part: Samples) -> dict[str, float | None]:
@@ -132,28 +127,38 @@ def gammas(network: Fitted, method: Any, part: Samples) -> dict[str, float | Non
 
     A published γ-Net has no bounds, so it has no such share.
     """
-    names = ("gamma_mean", "gamma_std", "gamma_on_bound")
     if not (isinstance(method, MetaRegularization) and method.outer_variable.startswith("gamma")):
-        return dict.fromkeys(names)
+        return dict.fromkeys(("gamma_mean", "gamma_std", "gamma_on_bound"))
     gamma = gamma_of(network, part).double()
     (solution,) = network.networks
-    largest = getattr(solution.problem.variables, "largest", 5.0)
-    bound = (gamma < NEAR) | (gamma > largest - NEAR)
-    found: dict[str, float | None] = {"gamma_mean": float(gamma.mean()), "gamma_std": float(gamma.std(correction=0))}
-    bounded = getattr(solution.problem.variables, "form", None) != "published"
-    return found | {"gamma_on_bound": float(bound.double().mean()) if bounded else None}
+    variables = solution.problem.variables
+    on_bound = (gamma < NEAR) | (gamma > getattr(variables, "largest", 5.0) - NEAR)
+    bounded = getattr(variables, "form", None) != "published"
+    return {
+        "gamma_mean": float(gamma.mean()),
+        "gamma_std": float(gamma.std(correction=0)),
+        "gamma_on_bound": float(on_bound.double().mean()) if bounded else None,
+    }
+
+
+def weights_by_truth(fitted: Fitted, wrong: Tensor | None) -> dict[str, float | None]:
+    """The mean weights of training samples with a right and with a wrong label; None without weights."""
+    weights = fitted.extras.get("sample_weights")
+    if weights is None or wrong is None:
+        return {"weight_right": None, "weight_wrong": None}
+    return {"weight_right": float(weights[~wrong.cpu()].mean()), "weight_wrong": float(weights[wrong.cpu()].mean())}
 
 
 def shifted(
     network: Fitted, test: Samples, labels: np.ndarray, own: float, temperature: float
 ) -> dict[str, dict[str, float]]:
     """Error, ECE and NLL on shifted images, without and with the temperature fitted on clean images."""
-    found = {}
+    found: dict[str, dict[str, float]] = {}
     for name, shift in SHIFTS.items():
-        changed = Samples(shift(test.inputs), test.labels, prepare=test.prepare)
-        scores = logits(network, changed)
-        both = {"": scored(softmax(scores, own), labels), "_ts": scored(softmax(scores, temperature), labels)}
-        found[name] = {f"{m}{end}": both[end][m] for end in both for m in ("error", "ece", "nll")}
+        scores = logits(network, Samples(shift(test.inputs), test.labels, prepare=test.prepare))
+        for end, t in (("", own), ("_ts", temperature)):
+            values = scored(softmax(scores, t), labels)
+            found.setdefault(name, {}).update({f"{m}{end}": values[m] for m in ("error", "ece", "nll")})
     return found
 
 

@@ -1,22 +1,28 @@
-"""The report on the second paper: targets, tables, figures, shifted images and claims."""
+"""The report on the second paper: targets, claims, tables, figures and methods.
+
+`sections` arranges the content once; `tell` makes the HTML page of it, and :mod:`studies.meta_reg.docs` the page of the
+documentation.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from statistics import fmean
-from typing import Any
+from typing import NamedTuple
 
-from studies.common.shared import add_targets, count, failures, foot, screen
+from calibrant.base.words import count
+from studies.common.shared import failures, foot, screen
 from studies.meta_reg import figures, tables
-from studies.meta_reg.claims import computed
+from studies.meta_reg.claims import Claim, computed
 from studies.meta_reg.data import DATASETS
 from studies.meta_reg.groups import RunGroup, groups
-from studies.meta_reg.measured_claims import MISSING, measured
-from studies.meta_reg.noisy import has_noisy_labels, noisy_groups, noisy_table, noisy_targets
+from studies.meta_reg.measured_claims import measured
 from studies.meta_reg.paper import paper
-from studies.meta_reg.searched import CAPTION, best, rows, searches, without_searches
-from studies.meta_reg.searched import HEADINGS as SEARCH_HEADINGS
-from studies.meta_reg.targets import TARGETS, judged, targets
-from studies.report import Report, Results, Table
+from studies.meta_reg.plan import described
+from studies.meta_reg.searched import searched_table, searches, without_searches
+from studies.meta_reg.tables import Part
+from studies.meta_reg.targets import TARGETS, judged, noisy_targets, targets
+from studies.report import Column, Report, Results, Table
 
 SUMMARY = """
 γ-Net and SECE of "Towards Unbiased Calibration using Meta-Regularization" are compared with other methods. All methods
@@ -26,129 +32,116 @@ classwise ECE have 15 bins of equal width. ACE has 15 bins of equal mass, for th
 judged against `ce-average-ts`: cross-entropy with the same moving average of the weights, and a temperature.
 """
 UNJUDGED = "The targets are for full runs on CIFAR-10 and CIFAR-100. These results contain none, so none is judged."
+CLAIMS = (
+    "`python -m studies.meta_reg.docs` computes every row: the first from formulas and simulated predictions, the "
+    "others from the stored runs listed below. Claims about trained networks are judged on means over seeds; ± is the "
+    "95 % interval of a paired difference. A claim whose runs are missing is shown as not yet measured."
+)
+
+
+class Section(NamedTuple):
+    """A heading, the parts below it, and the runs that it is about, if it is about one setup."""
+
+    title: str
+    parts: Sequence[Part]
+    group: RunGroup | None = None
+
+
+def sections(results: Results) -> list[Section]:
+    """The content of the report, apart from figures and further values."""
+    study = groups(without_searches(results.records))
+    clean = [group for group in study if not group.noisy]
+    arranged = [Section("Targets", _targets(clean, study))] if study else []
+    if clean:
+        claims = [*computed(), *measured([group for group in clean if not group.small])]
+        arranged.append(Section("Which of the paper's claims hold", [CLAIMS, *claims_table(claims)]))
+    arranged += [Section(group.label, _tables(group), group) for group in study]
+    for group, base in searches(results.records):
+        title = f"Settings of `{base}` on the validation part, {group.label}"
+        arranged.append(Section(title, [searched_table(group, base)]))
+    names = described(method for group in study for method in group.methods)
+    return [*arranged, Section("What the methods are", [names])] if names else arranged
+
+
+def _targets(clean: Sequence[RunGroup], study: Sequence[RunGroup]) -> list[Part]:
+    """All targets; without runs that can decide them, their measurements alone."""
+    parts: list[Part] = [TARGETS]
+    if whole := judged(clean):
+        parts.append(targets(whole))
+    elif clean:
+        rows = [[verdict.statement, verdict.shown] for verdict in targets(clean)]
+        parts += [UNJUDGED, Table([Column("target"), Column("measured, not judged")], rows)]
+    noisy = noisy_targets([group for group in study if group.noisy])
+    return [*parts, "With noisy labels:", noisy] if noisy else parts
+
+
+def claims_table(claims: Iterable[Claim]) -> list[Part]:
+    """A numbered table, and the remarks below it; claims with the same remark share one."""
+    rows, remarks = list[list[object]](), dict[str, list[str]]()
+    for number, claim in enumerate(claims, 1):
+        rows.append([number, claim.statement, claim.paper, claim.measured, claim.verdict])
+        if claim.note:
+            remarks.setdefault(claim.note, []).append(str(number))
+    heads = ("no.", "claim", "paper", "measured here", "holds")
+    sentences = tuple(f"No. {', '.join(numbers)}: {note}." for note, numbers in remarks.items())
+    return [Table([Column(head) for head in heads], rows), sentences]
+
+
+def _tables(group: RunGroup) -> list[Part]:
+    """Table 1, and Tables 2 and 3 and the variants if they were run; for noisy labels, their own table."""
+    if group.noisy:
+        return [tables.noisy_table(group)]
+    own = (tables.table1, tables.table2, tables.variants_table, tables.table3)
+    return [part for table in own for part in table(group)]
 
 
 def tell(results: Results) -> Report:
-    """Build the report, in the order of the paper."""
-    found = groups(without_searches(results.records))
+    """Build the report."""
     report = Report("Meta-regularisation", SUMMARY)
-    with report.details("Methods"):
-        _add(report, tables.methods_table(found))
-    report.section("Targets", TARGETS)
-    clean = [group for group in found if group not in noisy_groups(found)]
-    if whole := judged(clean):
-        report.verdicts(targets(whole))
-    elif clean:
-        report.text(UNJUDGED)
-        with report.details("The same targets, measured on these runs"):
-            add_targets(report, targets(clean), judged=False)
-    if verdicts := noisy_targets(found):
-        report.verdicts(verdicts)
-    for position, group in enumerate(found, 1):
-        _results(report, group, position)
-    for group, base in searches(results.records):
-        report.section(f"Settings of {base}, {group.label}", f"Lowest NLL: {best(group, base)}.")
-        report.table(SEARCH_HEADINGS, rows(group, base), CAPTION)
-    if clean:
-        _claims(report, clean)
+    for number, section in enumerate(sections(results)):
+        report.section(section.title.replace("`", ""))
+        for part in section.parts:
+            _add(report, part)
+        if section.group is not None:
+            with report.details("Shifted images, validation part, temperature, γ, time and memory"):
+                _add(report, tables.shifts(section.group))
+                _add(report, tables.further(section.group))
+            for which, figure, caption in figures.drawn(section.group):
+                caption = f"Figure {which}, {section.group.label}: {caption}"
+                report.figure(figure, caption, f"figure-{which}-{number}")
     failures(report, results.records, "The tables leave them out.")
     foot(report, results, hidden=("methods",))
     return report
 
 
-def _results(report: Report, group: RunGroup, position: int) -> None:
-    """Add the tables and figures of one setup."""
-    report.section(group.label)
-    if has_noisy_labels(group.dataset):
-        _add(report, noisy_table(group))
-    _add(report, tables.table1(group), "Table 1: scores")
-    with report.details("Validation part, temperature, γ, time and memory"):
-        _add(report, tables.further(group))
-    _add(report, tables.table2(group), "Table 2: the gain from SECE")
-    _add(report, tables.table3(group), "Table 3: published values beside ours")
-    _add(report, tables.variants_table(group), "Variants of the methods")
-    _add(report, tables.mean_shifts(group), "Shifted images")
-    with report.details("Each shift"):
-        _add(report, tables.shifts(group))
-    if not figures.shown(group):
-        return
-    about, seed = group.label, figures.common_seed(group)
-    which = "the last seed of each method" if seed is None else f"seed {seed}"
-    _draw(
-        report,
-        figures.reliability(group, (15,)),
-        f"Figure 2, {about}: reliability diagrams of {which}, 15 bins of equal width. {figures.COLOURS}",
-        f"reliability-{position}",
-    )
-    if (drawn := figures.curves(group)) is not None:
-        caption = (
-            f"Figure 3, {about}: error and ECE (15 bins) of the test images as fractions, and γ over the test images, "
-            "by epoch. Means over seeds, of the current weights. recommended and methods with a temperature are left "
-            "out: their confidences are ready only at the end."
-        )
-        _draw(report, drawn, caption, f"curves-{position}")
-    _draw(
-        report,
-        figures.reliability(group, (20, 50, 100)),
-        f"Figure 4, {about}: the same with 20, 50 and 100 bins of equal width (rows), {which}.",
-        f"reliability-bins-{position}",
-    )
-    _draw(
-        report,
-        figures.bin_sweep(group),
-        f"Figure 5, {about}: ECE and MCE as fractions by number of bins, means over seeds. Thin dotted lines are noise "
-        "floors: the score of a calibrated model with the same confidences.",
-        f"bins-{position}",
-    )
-
-
-def _draw(report: Report, figure: Any, caption: str, name: str) -> None:
-    """Add a figure, then close it to free pyplot's memory."""
-    import matplotlib.pyplot as plt
-
-    report.figure(figure, caption, name)
-    plt.close(figure)
-
-
-def _claims(report: Report, found: list[RunGroup]) -> None:
-    small, large = ([group for group in found if group.small is kind] for kind in (True, False))
-    rows = [
-        [c.statement, c.paper, "; ".join(filter(None, [c.measured, c.timing])), c.verdict, c.note or None]
-        for c in (*computed(), *(measured(large) if large else ()))
-    ]
-    report.section("The paper's claims", f"Values of the paper are quoted from {paper()['source']}")
-    report.table(["claim", "paper", "measured here", "holds", "remark"], rows)
-    if small:
-        rows = [[c.statement, c.paper, c.measured] for c in measured(small) if c.measured != MISSING]
-        about = "Claims about trained networks: runs with so few images cannot judge them."
-        report.table(["claim", "paper", "measured, not judged"], rows, about)
+def _add(report: Report, part: Part) -> None:
+    match part:
+        case str():
+            report.text(part)
+        case Table():
+            report.table(part.columns, part.rows, part.caption)
+        case list():
+            report.verdicts(part)
+        case tuple():
+            report.text("\n\n".join(part))
 
 
 def to_terminal(results: Results) -> str:
     """The paper's Table 1 beside ours, and the methods of lowest ECE: one screen of a terminal."""
-    found = groups(without_searches(results.records))
-    if not found:
+    study = groups(without_searches(results.records))
+    if not study:
         return "No run of these results belongs into the paper's Table 1. The page has them."
-    group, *others = found
+    group, *others = study
     theirs = tables.printed_for(group)
     lowest = min(group.methods, key=lambda method: fmean(group.values(method, "ece")))
     in_paper = {method: row["ece"][0] for method, row in paper()["table1"][theirs].items()}
     sentence = f"Lowest mean ECE: {lowest}; in the paper: {min(in_paper, key=in_paper.__getitem__)}."
     if theirs != group.dataset:
         sentence += f" The paper's values are for {DATASETS[theirs].title}: compare the order, not the numbers."
-    if not judged([group]) and not has_noisy_labels(group.dataset):
+    if not judged([group]) and not group.noisy:
         sentence += f" {UNJUDGED}"
     if others:
         sentence += f" The page also has {'; '.join(other.label for other in others)}."
     seeds = count(len({record["seed"] for record in group.records}), "seed")
     title = f"{group.label}, {seeds}: means ± standard deviations in %"
     return screen(title, tables.in_short(group), sentence)
-
-
-def _add(report: Report, table: Table, title: str = "") -> None:
-    """Add a table with a title above it; nothing without rows."""
-    if not table.rows:
-        return
-    if title:
-        report.text(title)
-    report.table(table.columns, table.rows, table.caption)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
+from functools import cache
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +20,16 @@ from calibrant.methods.image_networks import NetworkTraining
 from studies.common.keys import make_key
 from studies.common.runs import Planned
 from studies.meta_reg.data import DATASETS, MODELS, PreparedImages, digest, prepare
-from studies.meta_reg.noisy import COMPARED, NOISY_METHODS, has_noisy_labels
+from studies.meta_reg.noisy import COMPARED, NOISY_METHODS
 from studies.meta_reg.noisy import SEEDS as NOISY_SEEDS
 from studies.meta_reg.variants import variants
 
 FIRST = ("ce", "ce-ts", "ce-average", "ce-average-ts", "focal", "focal-control", "flg-sece", "recommended")
-"""The methods of the targets; they run first and with the most seeds."""
+"""The methods of the targets, which have the most seeds."""
 ABLATION = ("ce", "ce-average-ts", "focal-control", "flg-sece", "flg-sece-published", "recommended")
 """The methods that the variants are compared with."""
-QUICK = ("ce", "ce-ts", "ce-average", "ce-average-ts", "focal", "flg-sece", "focal-control", "recommended")
-SEEDS = {"first": 5, "others": 2, "table 3": 1}
-"""Number of seeds in a full study, by group of methods."""
-EARLY = 3
-"""Number of seeds of the first group that run before all other methods."""
+SEEDS, OTHER_SEEDS = 5, 2
+"""Number of seeds in a full study: of the first methods, and of all others except those of Table 3, which have one."""
 VERSION = "1"
 """Part of every key. Raise it if a change of the code makes stored runs out of date."""
 NETWORK_VERSIONS = {"small-cnn": "2"}
@@ -43,12 +43,26 @@ def known_methods() -> dict[str, Method]:
     return {name: entry.method for name, entry in (IMAGE_METHODS | TABLE_3 | NOISY_METHODS).items()} | variants()
 
 
-def default_methods(dataset: str) -> list[str]:
-    """The default methods: the paper's and ours, without those of Table 3 and without variants.
+@cache
+def descriptions() -> dict[str, str]:
+    """What each method is, or what its variant changes, by id."""
+    known: dict[str, str] = {}
+    for entries in (IMAGE_METHODS, TABLE_3, NOISY_METHODS):
+        previous = ""
+        for name, entry in entries.items():
+            # A list may show the methods in another order.
+            known[name] = re.sub(r"^the same\b", f"like {previous}", entry.summary)
+            previous = name
+    text = (resources.files("studies.meta_reg") / "variants.toml").read_text(encoding="utf-8")
+    return known | tomllib.loads(text)
 
-    With noisy labels, they are those of :mod:`studies.meta_reg.noisy`.
-    """
-    return list(COMPARED if has_noisy_labels(dataset) else IMAGE_METHODS)
+
+def described(methods: Iterable[str]) -> tuple[str, ...]:
+    """What methods are, such as "`ce`: cross-entropy"; methods with the same description share a line."""
+    named: dict[str, list[str]] = {}
+    for method in dict.fromkeys(methods):
+        named.setdefault(descriptions().get(method, "no description"), []).append(f"`{method}`")
+    return tuple(f"{', '.join(names)}: {text}" for text, names in named.items())
 
 
 @dataclass(frozen=True)
@@ -68,25 +82,25 @@ class Setup:
     labels: Path | None = None
 
     def __post_init__(self) -> None:
-        known: Mapping[str, Any]
-        for what, name, known in (
+        choices: tuple[tuple[str, str | None, Mapping[str, Any]], ...] = (
             ("--dataset", self.dataset, DATASETS),
             ("--recipe", self.recipe, RECIPES),
             ("--model", self.model, MODELS),
-        ):
+        )
+        for option, name, known in choices:
             if name is not None and name not in known:
-                raise ValueError(f"{what} must be one of {', '.join(known)}; got {name!r}.")
-        for what, number in (("--epochs", self.epochs), ("--limit", self.limit)):
+                raise ValueError(f"{option} must be one of {', '.join(known)}; got {name!r}.")
+        for option, number in (("--epochs", self.epochs), ("--limit", self.limit)):
             if number is not None and number < 1:
-                raise ValueError(f"{what} must be at least 1; got {number}.")
-        if self.folder is None and DATASETS[self.dataset].files:
-            raise ValueError(f"--data must name the folder with the files of {DATASETS[self.dataset].title}; got none.")
+                raise ValueError(f"{option} must be at least 1; got {number}.")
+        dataset = DATASETS[self.dataset]
+        if self.folder is None and dataset.files:
+            raise ValueError(f"--data must name the folder with the files of {dataset.title}; got none.")
         if self.folder is not None and not self.folder.is_dir():
             raise ValueError(f"--data must be an existing folder; got {self.folder}. With --download it is created.")
-        noisy, title = has_noisy_labels(self.dataset), DATASETS[self.dataset].title
-        if noisy and self.labels is None:
-            raise ValueError(f"--noisy-labels must name the file with the labels of {title}; got none.")
-        if self.labels is not None and not noisy:
+        if dataset.noisy and self.labels is None:
+            raise ValueError(f"--noisy-labels must name the file with the labels of {dataset.title}; got none.")
+        if self.labels is not None and not dataset.noisy:
             raise ValueError(
                 f"--noisy-labels must be left out except with CIFAR-10N; got it with --dataset {self.dataset}."
             )
@@ -103,55 +117,44 @@ class Setup:
     def trained_by(self) -> Recipe:
         """The recipe with the epochs of this setup, and with batches that allow at least ``STEPS`` steps per epoch."""
         recipe = RECIPES[self.recipe]
-        samples = len(self.prepared(0).task.train)
-        return replace(
-            recipe, epochs=self.epochs or recipe.epochs, batch_size=max(8, min(recipe.batch_size, samples // STEPS))
-        )
-
-    def fields(self, recipe: Recipe) -> dict[str, Any]:
-        """The fields that identify the runs of this setup, besides method and seed."""
-        return {
-            "dataset": self.dataset,
-            "model": self.network,
-            "recipe": self.recipe,
-            "epochs": recipe.epochs,
-            "limit": self.limit or 0,
-        }
+        batch_size = max(8, min(recipe.batch_size, len(self.prepared(0).task.train) // STEPS))
+        return replace(recipe, epochs=self.epochs or recipe.epochs, batch_size=batch_size)
 
 
 def runs(
     setup: Setup, methods: Sequence[str] | None, seeds: int | None, further: Mapping[str, Method] | None = None
 ) -> list[Planned]:
-    """All runs of a setup, in order.
+    """All runs of a setup, seed by seed.
 
-    First come three seeds of the methods of the targets, then the other methods, then further seeds. ``seeds`` is the
-    number of seeds per method. None means five for the first group, two for the others, one for Table 3, and three for
-    all methods if the training labels are noisy. ``further`` are methods without an id, by name.
+    ``seeds`` is the number of seeds per method. None means five for the methods of the targets, two for the others, one
+    for Table 3, and three for all methods if the training labels are noisy. ``further`` are methods without an id, by
+    name.
     """
     if seeds is not None and seeds < 1:
         raise ValueError(f"--seeds must be at least 1; got {seeds}.")
+    noisy = DATASETS[setup.dataset].noisy is not None
     known = known_methods() | dict(further or {})
-    names = chosen_methods(methods, known) if methods is not None else default_methods(setup.dataset)
-    if seeds is None and has_noisy_labels(setup.dataset):
-        seeds = NOISY_SEEDS
+    names = chosen_methods(methods or (COMPARED if noisy else IMAGE_METHODS), known)
     recipe, data = setup.trained_by(), digest(setup.dataset, setup.folder, setup.labels)
     chosen = {name: with_recipe(known[name], recipe) for name in names}
-    found = []
-    for name, seed in in_order(names, seeds):
-        key = make_key(
-            settings=settings_text(chosen[name]),
-            code=NETWORK_VERSIONS.get(setup.network, VERSION),
-            data=data,
-            **setup.fields(recipe),
-            method=name,
-            seed=seed,
-        )
-        found.append((key, chosen[name]))
-    return found
+    shared: dict[str, Any] = {
+        "code": NETWORK_VERSIONS.get(setup.network, VERSION),
+        "data": data,
+        "dataset": setup.dataset,
+        "model": setup.network,
+        "recipe": setup.recipe,
+        "epochs": recipe.epochs,
+        "limit": setup.limit or 0,
+    }
+    return [
+        (make_key(settings=settings_text(chosen[name]), **shared, method=name, seed=seed), chosen[name])
+        for name, seed in in_order(names, seeds or (NOISY_SEEDS if noisy else None))
+    ]
 
 
-def chosen_methods(methods: Sequence[str], known: Mapping[str, Method]) -> list[str]:
+def chosen_methods(methods: Iterable[str], known: Mapping[str, Method]) -> list[str]:
     """The chosen methods, in the order of ``known``; for an unknown id, the error suggests similar ones."""
+    methods = list(methods)
     if unknown := [name for name in methods if name not in known]:
         near = get_close_matches(unknown[0].lower().replace("_", "-"), known, n=3, cutoff=0.75)
         hint = f" Did you mean {' or '.join(near)}?" if near else ""
@@ -161,18 +164,9 @@ def chosen_methods(methods: Sequence[str], known: Mapping[str, Method]) -> list[
 
 def in_order(names: Sequence[str], seeds: int | None) -> Iterator[tuple[str, int]]:
     """Yield methods and seeds in the order of the runs."""
-
-    def count(name: str) -> int:
-        if seeds is not None:
-            return seeds
-        return SEEDS["first" if name in FIRST else "table 3" if name in TABLE_3 else "others"]
-
-    stages = (
-        [(n, s) for s in range(EARLY) for n in names if n in FIRST],
-        [(n, s) for s in range(EARLY) for n in names if n not in FIRST],
-        [(n, s) for s in range(EARLY, max(map(count, names), default=0)) for n in names],
-    )
-    yield from ((name, seed) for stage in stages for name, seed in stage if seed < count(name))
+    most = {name: seeds or (SEEDS if name in FIRST else 1 if name in TABLE_3 else OTHER_SEEDS) for name in names}
+    for seed in range(max(most.values(), default=0)):
+        yield from ((name, seed) for name in names if seed < most[name])
 
 
 def own_training(method: Method) -> Method:

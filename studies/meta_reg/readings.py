@@ -4,14 +4,16 @@ The paper extends the public code of meta-calibration (Bohdal et al. 2021) and u
 stated otherwise". ``-code`` is that code with SECE in place of DECE; ``-text`` is what the text states. Both look ahead
 with the classifier layer only, because the code does and the text does not say.
 
-``python -m studies.meta_reg.readings METHOD --data DIR --out DIR`` makes one run.
-:mod:`studies.meta_reg.readings_queue` makes all runs.
+``python -m studies.meta_reg.readings --data DIR --work DIR --out DIR --seconds 560`` makes the missing runs, several at
+once on one GPU, until the time is up. A run that the time cuts off keeps its state in the work folder, and the same
+command continues it. ``--out`` gets one JSON file and one .npz file of all finished runs.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -25,14 +27,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from calibrant import metrics
+from calibrant.base.locks import try_lock
 from calibrant.bilevel import GammaNet
 from calibrant.data.streams.streams import mix
 from calibrant.losses import cross_entropy, dece, focal, mmce, sece
 from calibrant.methods import Samples
 from calibrant.models.functional.heads import divide
 from calibrant.posthoc import Temperature
+from studies.common.shared import made
 from studies.meta_reg.data import PreparedImages, prepare
 from studies.meta_reg.measures import DRAWS, SCORES, scored, softmax
+from studies.report import write_results
 
 Form = Literal["code", "text"]
 BATCH, RATE, MOMENTUM, DECAY = 128, 0.1, 0.9, 5e-4
@@ -45,10 +50,10 @@ BESIDE = 0.5
 """The weight of the calibration error beside cross-entropy in the public code's outer loss."""
 STRENGTH = 0.1
 """The weight of the held-out term beside the mean training loss, where there is no outer level."""
-CUT_OFF = 3
-"""The exit status of a run that the time cut off."""
 WARM_UP = 3
 """Steps before one is recorded on a GPU; they are steps of the run."""
+MARGIN, LEAST = 20.0, 45.0
+"""Seconds for the end of a run and for the merged files, and the shortest time left in which a run is started."""
 
 
 @dataclass(frozen=True)
@@ -72,31 +77,27 @@ class Reading:
     outer_rate: float | None = 1e-3
 
 
-def _readings() -> dict[str, Reading]:
-    sece_code = Reading("gamma-net", "sece")
-    forms: tuple[Form, Form] = ("code", "text")
-    return {
-        "flg-sece-code": sece_code,
-        "flg-sece-text": replace(sece_code, form="text"),
-        "ce-code": Reading(),
-        "focal-code": Reading("focal"),
-        **{
-            f"flg-sece-{form}-{rate}": replace(sece_code, form=form, outer_rate=float(rate))
-            for rate in ("1e-4", "1e-5")
-            for form in forms
-        },
-        "ce-held-out-sece": Reading("ce", "sece", outer_rate=None),
-        "ce-held-out-mmce": Reading("ce", "mmce", outer_rate=None),
-        **{f"flg-dece-{form}": Reading("gamma-net", "dece", form) for form in forms},
-        **{f"flg-{form}": Reading("gamma-net", "nll", form) for form in forms},
-        **{f"ce-dece-{form}": Reading("l2", "dece", form) for form in forms},
-        **{f"ce-sece-{form}": Reading("l2", "sece", form) for form in forms},
-        "ce-text": Reading(form="text"),
-        "focal-text": Reading("focal", form="text"),
-    }
-
-
-READINGS = _readings()
+FLG_SECE = Reading("gamma-net", "sece")
+FORMS: tuple[Form, Form] = ("code", "text")
+READINGS: dict[str, Reading] = {
+    "flg-sece-code": FLG_SECE,
+    "flg-sece-text": replace(FLG_SECE, form="text"),
+    "ce-code": Reading(),
+    "focal-code": Reading("focal"),
+    **{
+        f"flg-sece-{form}-{rate}": replace(FLG_SECE, form=form, outer_rate=float(rate))
+        for rate in ("1e-4", "1e-5")
+        for form in FORMS
+    },
+    "ce-held-out-sece": Reading("ce", "sece", outer_rate=None),
+    "ce-held-out-mmce": Reading("ce", "mmce", outer_rate=None),
+    **{f"flg-dece-{form}": Reading("gamma-net", "dece", form) for form in FORMS},
+    **{f"flg-{form}": Reading("gamma-net", "nll", form) for form in FORMS},
+    **{f"ce-dece-{form}": Reading("l2", "dece", form) for form in FORMS},
+    **{f"ce-sece-{form}": Reading("l2", "sece", form) for form in FORMS},
+    "ce-text": Reading(form="text"),
+    "focal-text": Reading("focal", form="text"),
+}
 """Readings by id, in the order in which they are run."""
 
 _TERMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -113,52 +114,39 @@ class ReadingRun:
     All tensors keep their addresses, so a GPU can record the step once and replay it.
     """
 
-    def __init__(
-        self,
-        reading: Reading,
-        prepared: PreparedImages,
-        *,
-        batch: int = BATCH,
-        compiled: bool = False,
-        recorded: bool = False,
-    ) -> None:
-        task = prepared.task
-        held = task.need_meta("A held-out term")
-        self.reading, self.prepared, self.recorded = reading, prepared, recorded
-        self.part = task.train if reading.outer else task.train + held
-        self.held = held
-        self.batch = batch = min(batch, len(held), len(self.part))
+    def __init__(self, reading: Reading, prepared: PreparedImages, *, batch: int = BATCH) -> None:
+        task, self.held = prepared.task, prepared.task.need_meta("A held-out term")
+        self.reading, self.prepared = reading, prepared
+        self.part = task.train if reading.outer else task.train + self.held
+        self.batch = batch = min(batch, len(self.held), len(self.part))
+        self.steps, self.held_steps = (len(part) // batch for part in (self.part, self.held))
         self.device = self.part.labels.device
+        self.cuda = self.device.type == "cuda"
         assert callable(task.model)
-        self.model = task.model(task.seed).to(self.device)
+        self.model: nn.Module = task.model(task.seed).to(self.device)
         self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         layer = self.model.get_submodule("fc")
         assert isinstance(layer, nn.Linear)
         self.head: list[Tensor] = [layer.weight, layer.bias]
         self.body: Callable[[Tensor], Tensor] = divide(self.model, "fc").body
-        self.fast = torch.compile(self.body) if compiled else self.body
+        self.fast = torch.compile(self.body) if self.cuda else self.body
         self.body_parameters: list[Tensor] = [
             p for name, p in self.model.named_parameters() if not name.startswith("fc.")
         ]
         self.momenta: dict[Tensor, Tensor] = {p: torch.zeros_like(p) for p in self.model.parameters()}
-        self.steps, self.held_steps = (len(part) // batch for part in (self.part, held))
         self.rate, self.norm = (self.head[0].new_zeros(()) for _ in range(2))
         self.position = torch.zeros((), dtype=torch.long, device=self.device)
         self.rows = torch.arange(batch, device=self.device)
         self.inputs, self.labels = self.part.inputs.clone(), self.part.labels.clone()
-        self.held_inputs, self.held_labels = held.inputs.clone(), held.labels.clone()
+        self.held_inputs, self.held_labels = self.held.inputs.clone(), self.held.labels.clone()
         self.net = self._gamma_net(layer.in_features, task.n_classes) if reading.inner == "gamma-net" else None
-        if self.net is not None:
-            self.outer: list[Tensor] = list(self.net.parameters())
-        elif reading.inner == "l2":
+        self.outer: list[Tensor] = [] if self.net is None else list(self.net.parameters())
+        if reading.inner == "l2":
             self.outer = [torch.zeros_like(p, requires_grad=True) for p in self.head]
-        else:
-            self.outer = []
-        self.adam = None
+        self.adam: torch.optim.Adam | None = None
         if self.outer:
-            rate = reading.outer_rate
-            assert rate is not None
-            self.adam = torch.optim.Adam(self.outer, lr=rate, capturable=self.device.type == "cuda")
+            assert reading.outer_rate is not None
+            self.adam = torch.optim.Adam(self.outer, lr=reading.outer_rate, capturable=self.cuda)
         self.epoch, self.seconds, self.curve = 0, 0.0, list[dict[str, Any]]()
         self.selected = self.state()
 
@@ -204,8 +192,7 @@ class ReadingRun:
 
     def features(self, images: Tensor) -> Tensor:
         """The features before the head; on a GPU, the body runs in bfloat16."""
-        cuda = self.device.type == "cuda"
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=cuda, cache_enabled=False):
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.cuda, cache_enabled=False):
             return self.fast(images).to(self.head[0].dtype)
 
     def inner_loss(self, features: Tensor, head: Sequence[Tensor], labels: Tensor) -> Tensor:
@@ -234,40 +221,34 @@ class ReadingRun:
         features = self.features(images)
         cut = features.detach().requires_grad_()
         if self.reading.outer is None:
-            slopes = torch.autograd.grad(self.inner_loss(cut, self.head, labels), [cut, *self.head])
-            self.update([features], slopes)
-        elif self.adam is None:
-            self._step_with_term(features, cut, labels)
+            self.update([features], torch.autograd.grad(self.inner_loss(cut, self.head, labels), [cut, *self.head]))
         elif self.reading.form == "code":
             self._step_of_code(features, cut, labels)
         else:
             self._step_of_text(features, cut, labels)
         self.position.add_(1)
 
-    def _step_with_term(self, features: Tensor, cut: Tensor, labels: Tensor) -> None:
-        assert self.reading.outer is not None
-        images, held_labels = self.held_batch()
-        held_features = self.features(images)
-        held = held_features.detach().requires_grad_()
-        term = _TERMS[self.reading.outer](F.linear(held, *self.head), held_labels)
-        loss = self.inner_loss(cut, self.head, labels) + self.batch * STRENGTH * term
-        self.update([features, held_features], torch.autograd.grad(loss, [cut, held, *self.head]))
-
     def _step_of_code(self, features: Tensor, cut: Tensor, labels: Tensor) -> None:
-        slopes = torch.autograd.grad(self.inner_loss(cut, self.head, labels), self.head, create_graph=True)
-        ahead = [p - self.rate * slope for p, slope in zip(self.head, slopes, strict=True)]
+        """φ moves first; the gradient of the held-out term is added to that of the training loss."""
         images, held_labels = self.held_batch()
         held_features = self.features(images)
         held = held_features.detach().requires_grad_()
-        loss = self.outer_loss(F.linear(held, *ahead), held_labels)
-        found = torch.autograd.grad(loss, [*self.outer, cut, held, *self.head])
-        self.move_outer(found[: len(self.outer)])
-        of_cut, of_held, *of_head = found[len(self.outer) :]
-        own, *of_own = torch.autograd.grad(self.inner_loss(cut, self.head, labels), [cut, *self.head])
-        sums = [a + b for a, b in zip(of_head, of_own, strict=True)]
-        self.update([features, held_features], [of_cut + own, of_held, *sums])
+        if self.adam is None:
+            assert self.reading.outer is not None
+            term = self.batch * STRENGTH * _TERMS[self.reading.outer](F.linear(held, *self.head), held_labels)
+        else:
+            slopes = torch.autograd.grad(self.inner_loss(cut, self.head, labels), self.head, create_graph=True)
+            ahead = [p - self.rate * slope for p, slope in zip(self.head, slopes, strict=True)]
+            term = self.outer_loss(F.linear(held, *ahead), held_labels)
+        moved = [cut, held, *self.head]
+        slopes_of_term = torch.autograd.grad(term, [*moved, *self.outer], materialize_grads=True)
+        self.move_outer(slopes_of_term[len(moved) :])
+        of_term = slopes_of_term[: len(moved)]
+        of_loss = torch.autograd.grad(self.inner_loss(cut, self.head, labels), moved, materialize_grads=True)
+        self.update([features, held_features], [a + b for a, b in zip(of_term, of_loss, strict=True)])
 
     def _step_of_text(self, features: Tensor, cut: Tensor, labels: Tensor) -> None:
+        """The network moves first, and φ through the step of the head, with its momentum."""
         loss = self.inner_loss(cut, self.head, labels)
         of_cut, *slopes = torch.autograd.grad(loss, [cut, *self.head], create_graph=True)
         momenta = [
@@ -278,18 +259,17 @@ class ReadingRun:
         images, held_labels = self.held_batch()
         with torch.no_grad():
             held = self.features(images)
-        found = torch.autograd.grad(self.outer_loss(F.linear(held, *ahead), held_labels), self.outer)
+        of_outer = torch.autograd.grad(self.outer_loss(F.linear(held, *ahead), held_labels), self.outer)
         with torch.no_grad():
             for p, momentum, moved in zip(self.head, momenta, ahead, strict=True):
                 self.momenta[p].copy_(momentum)
                 p.copy_(moved)
-        self.move_outer(found)
+        self.move_outer(of_outer)
 
     def update(self, features: Sequence[Tensor], slopes: Sequence[Tensor]) -> None:
         """Move the network: ``slopes`` are those of the features, then those of the head."""
         count = len(features)
-        of_body = torch.autograd.grad(features, self.body_parameters, slopes[:count])
-        found = [*of_body, *slopes[count:]]
+        found = [*torch.autograd.grad(features, self.body_parameters, slopes[:count]), *slopes[count:]]
         if self.reading.form == "code":
             self.norm.copy_(torch.nn.utils.get_total_norm(found))
             torch._foreach_mul_(found, (CLIP / (self.norm + 1e-6)).clamp(max=1.0))
@@ -305,10 +285,10 @@ class ReadingRun:
 
     def move_outer(self, slopes: Sequence[Tensor]) -> None:
         """One step of Adam for φ."""
-        assert self.adam is not None
         for p, slope in zip(self.outer, slopes, strict=True):
             p.grad = slope
-        self.adam.step()
+        if self.adam is not None:
+            self.adam.step()
 
     def fit(self, epochs: int, *, state: Path, until: float | None = None) -> bool:
         """Train up to ``epochs`` epochs. Where the time ``until`` is too short for a further one, save ``state``.
@@ -317,7 +297,7 @@ class ReadingRun:
         """
         if state.exists():
             self._load(state)
-        replay: Callable[[], None] | None = None
+        replay: Callable[[], object] | None = None
         for epoch in range(self.epoch, epochs):
             begin, done = time.time(), 0
             self.rate.fill_(RATE * 0.1 ** sum(epoch >= round(share * epochs) for share in DROPS))
@@ -333,9 +313,9 @@ class ReadingRun:
                 return False
         return True
 
-    def _recorded(self) -> tuple[Callable[[], None], int]:
-        """The step, recorded on a GPU if that is wanted, and the number of steps that recording it took."""
-        if not self.recorded:
+    def _recorded(self) -> tuple[Callable[[], object], int]:
+        """The step, recorded on a GPU, and the number of steps that recording it took."""
+        if not self.cuda:
             return self.step, 0
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
@@ -351,17 +331,14 @@ class ReadingRun:
     def _note(self, begin: float) -> None:
         """Add an epoch to the curve, and keep the network with the lowest validation error."""
         features, logits, labels = self.evaluate(self.prepared.task.need_val("The choice of a state"))
-        probs = softmax(logits.double().cpu(), 1.0)
-        found: dict[str, Any] = {
-            name: v for name, v in _scores(probs, labels).items() if name in ("error", "nll", "ece")
-        }
+        scores = _scores(softmax(logits.double().cpu(), 1.0), labels)
+        found: dict[str, Any] = {name: scores[name] for name in ("error", "nll", "ece")}
         if self.net is not None:
             with torch.no_grad():
                 gamma = self.net(features).double()
             found |= {"gamma_mean": float(gamma.mean()), "gamma_std": float(gamma.std(correction=0))}
-        if found["error"] is not None and found["error"] < min(
-            (row["error"] for row in self.curve if row["error"] is not None), default=2.0
-        ):
+        before = [row["error"] for row in self.curve if row["error"] is not None]
+        if found["error"] is not None and found["error"] < min(before, default=2.0):
             self.selected = self.state()
         seconds = time.time() - begin
         self.seconds += seconds
@@ -371,36 +348,30 @@ class ReadingRun:
     def evaluate(self, part: Samples) -> tuple[Tensor, Tensor, np.ndarray]:
         """Features, logits and labels of a part, in single precision."""
         self.model.eval()
-        found = [
-            self.body(self._images(part, part.inputs[rows]))
-            for rows in torch.arange(len(part), device=self.device).split(2500)
-        ]
+        rows = torch.arange(len(part), device=self.device).split(2500)
+        features = torch.cat([self.body(self._images(part, part.inputs[own])) for own in rows])
         self.model.train()
-        features = torch.cat(found).to(self.head[0].dtype)
-        return features, F.linear(features, *self.head), part.labels.cpu().numpy()
+        return features, F.linear(features.to(self.head[0].dtype), *self.head), part.labels.cpu().numpy()
 
     def measured(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Scores and half-precision logits of the selected and of the last network."""
         val, test = self.prepared.task.need_val("A temperature"), self.prepared.test
         record: dict[str, Any] = {}
         arrays: dict[str, np.ndarray] = {}
-        last = self.state()
-        for name, state in (("selected", self.selected), ("last", last)):
+        for name, state in (("selected", self.selected), ("last", self.state())):
             self.model.load_state_dict(state)
             (_, on_val, val_labels), (_, on_test, labels) = (self.evaluate(part) for part in (val, test))
-            logits = on_test.double().cpu()
-            record[name] = _scores(softmax(logits, 1.0), labels)
-            for which, values in (("val", on_val), ("test", on_test)):
-                arrays[f"{name}_{which}"] = values.float().cpu().numpy().astype(np.float16)
+            arrays |= {f"{name}_val": _half(on_val), f"{name}_test": _half(on_test)}
             arrays |= {"val_labels": val_labels.astype(np.int16), "test_labels": labels.astype(np.int16)}
+            logits = on_test.double().cpu()
+            probs = softmax(logits, 1.0)
+            record[name] = _scores(probs, labels)
             if record[name]["error"] is None:
                 continue
-            confidence = softmax(logits, 1.0).max(1)
-            record[name]["floor"] = metrics.noise_floor(confidence=confidence, n_resamples=DRAWS).mean
             temperature = float(Temperature().fit(on_val.double().cpu().numpy(), val_labels).temperature_)
             scaled = _scores(softmax(logits, temperature), labels)
+            record[name]["floor"] = metrics.noise_floor(confidence=probs.max(1), n_resamples=DRAWS).mean
             record[name] |= {"temperature": temperature} | {f"{m}_ts": scaled[m] for m in ("nll", "ece")}
-        self.model.load_state_dict(last)
         return record, arrays
 
     def _save(self, path: Path) -> None:
@@ -408,8 +379,7 @@ class ReadingRun:
         held = {
             "model": self.state(),
             "selected": self.selected,
-            "momenta": list(self.momenta.values()),
-            "outer": self.outer,
+            "tensors": [*self.momenta.values(), *self.outer],
             "adam": self.adam.state_dict() if self.adam else None,
             "progress": (self.epoch, self.seconds, self.curve),
         }
@@ -418,29 +388,27 @@ class ReadingRun:
     def _load(self, path: Path) -> None:
         held = torch.load(path, map_location=self.device, weights_only=True)
         self.model.load_state_dict(held["model"])
-        self.selected = held["selected"]
         with torch.no_grad():
-            for p, value in zip((*self.momenta.values(), *self.outer), (*held["momenta"], *held["outer"]), strict=True):
+            for p, value in zip((*self.momenta.values(), *self.outer), held["tensors"], strict=True):
                 p.copy_(value)
         if self.adam is not None:
             self.adam.load_state_dict(held["adam"])
-        self.epoch, self.seconds, self.curve = held["progress"]
+        self.selected, (self.epoch, self.seconds, self.curve) = held["selected"], held["progress"]
+
+
+def _half(logits: Tensor) -> np.ndarray:
+    return logits.float().cpu().numpy().astype(np.float16)
 
 
 def _scores(probs: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
     """The columns of Table 1; None if the network diverged."""
-    return dict.fromkeys(SCORES) if not np.isfinite(probs).all() else {**scored(probs, labels)}
+    return {**scored(probs, labels)} if np.isfinite(probs).all() else dict.fromkeys(SCORES)
 
 
-def run(
-    name: str, prepared: PreparedImages, out: Path, *, epochs: int, until: float | None = None, **how: bool
-) -> bool:
-    """Make one run and write ``NAME.json`` and ``NAME.npz``; False if the time was too short for it.
-
-    ``how`` says whether the network is compiled and the step recorded (:class:`ReadingRun`).
-    """
-    reading, state = READINGS[name], out / "states" / f"{name}.pt"
-    training = ReadingRun(reading, prepared, **how)
+def run(name: str, prepared: PreparedImages, work: Path, *, epochs: int, until: float | None = None) -> bool:
+    """Make one run and write ``NAME.json`` and ``NAME.npz``; False if the time was too short for it."""
+    reading, state = READINGS[name], work / "states" / f"{name}.pt"
+    training = ReadingRun(reading, prepared)
     if not training.fit(epochs, state=state, until=until):
         return False
     found, arrays = training.measured()
@@ -453,40 +421,67 @@ def run(
         **asdict(reading),
         **found,
         "seconds": training.seconds,
-        "device": torch.cuda.get_device_name() if training.device.type == "cuda" else "cpu",
+        "device": torch.cuda.get_device_name() if training.cuda else "cpu",
         "curve": {key: [row.get(key) for row in training.curve] for key in training.curve[-1]},
     }
-    out.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(out / f"{name}.npz", **arrays)  # type: ignore[arg-type]
-    (out / f"{name}.json").write_text(json.dumps(record), encoding="utf-8")
+    work.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(work / f"{name}.npz", **arrays)  # type: ignore[arg-type]
+    (work / f"{name}.json").write_text(json.dumps(record), encoding="utf-8")
     state.unlink(missing_ok=True)
-    seconds = np.median(record["curve"]["seconds"])
-    print(f"{name}: error {found['selected']['error']}, ECE {found['selected']['ece']}, {seconds:.2f} s an epoch")
     return True
 
 
-def main(arguments: Sequence[str]) -> int:
-    """One run; the status is ``CUT_OFF`` if the time was too short for it."""
-    parser = argparse.ArgumentParser(description="One reading of the second paper.")
-    parser.add_argument("method", choices=list(READINGS))
+def work_through(options: argparse.Namespace) -> None:
+    """Make runs that no other process makes; those that were cut off come first."""
+    torch.backends.cudnn.benchmark = True
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    work: Path = options.work
+    prepared = prepare("cifar10", options.data, options.seed, model=options.model).to(device)
+    for name in sorted(options.methods, key=lambda name: not (work / "states" / f"{name}.pt").exists()):
+        with try_lock(work / f"{name}.lock") as mine:
+            if mine and not (work / f"{name}.json").exists() and time.time() < options.until - LEAST:
+                finished = run(name, prepared, work, epochs=options.epochs, until=options.until)
+                print(f"{name}: {'finished' if finished else 'cut off'}", flush=True)
+
+
+def merge(work: Path, out: Path) -> None:
+    """One result file and one file of logits from all finished runs."""
+    records: list[dict[str, Any]] = []
+    arrays: dict[str, np.ndarray] = {}
+    for name in READINGS:
+        if (work / f"{name}.json").exists():
+            records.append(json.loads((work / f"{name}.json").read_text(encoding="utf-8")))
+            with np.load(work / f"{name}.npz") as stored:
+                arrays |= {key if key.endswith("labels") else f"{name}/{key}": stored[key] for key in stored.files}
+    sgd = {"batch": BATCH, "learning_rate": RATE, "momentum": MOMENTUM, "weight_decay": DECAY, "clip": CLIP}
+    write_results(out / "readings.json", {"experiment": "readings", **sgd, **made()}, records)
+    np.savez_compressed(out / "readings-logits.npz", **arrays)  # type: ignore[arg-type]
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Start the workers of one call, wait for them, and merge what is finished."""
+    begin = time.time()
+    parser = argparse.ArgumentParser(description="Readings of the second paper, several at once.")
     parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--work", type=Path, required=True, help="the folder of the runs; keep it between calls")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--methods", nargs="+", choices=list(READINGS), default=list(READINGS))
     parser.add_argument("--epochs", type=int, default=60)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--limit", type=int)
-    parser.add_argument("--model")
-    parser.add_argument("--until", type=float, help="a time in seconds since 1970; the run then saves its state")
-    parser.add_argument(
-        "--plain", action="store_true", help="on a GPU, neither compile the network nor record the step"
-    )
-    own = parser.parse_args(arguments)
-    torch.backends.cudnn.benchmark = True
-    fast = torch.cuda.is_available() and not own.plain
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    prepared = prepare("cifar10", own.data, own.seed, model=own.model, limit=own.limit).to(device)
-    finished = run(own.method, prepared, own.out, epochs=own.epochs, until=own.until, compiled=fast, recorded=fast)
-    return 0 if finished else CUT_OFF
+    parser.add_argument("--model", help="another network, for tests")
+    parser.add_argument("--seconds", type=float, default=560.0, help="the time of this call")
+    parser.add_argument("--workers", type=int, default=5)
+    parser.add_argument("--until", type=float, help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    options.work.mkdir(parents=True, exist_ok=True)
+    if options.until is not None:
+        return work_through(options)
+    call = [sys.executable, "-m", "studies.meta_reg.readings", *arguments]
+    call += ["--until", str(begin + options.seconds - MARGIN)]
+    for worker in [subprocess.Popen(call) for _ in range(options.workers)]:
+        worker.wait()
+    return merge(options.work, options.out)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

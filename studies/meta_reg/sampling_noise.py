@@ -9,14 +9,14 @@ from __future__ import annotations
 import argparse
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.optimize import bisect
 
-from calibrant import metrics
 from studies.common.shared import made
 from studies.meta_reg.paper import printed
 from studies.report import read_results, write_results
@@ -63,7 +63,7 @@ class Histogram:
 
     def with_mean(self, mean: float) -> Histogram:
         """The same histogram with all confidences raised to one power, so that their mean is ``mean``."""
-        power = _solve(lambda own: mean - float(np.average(self.confidence**own, weights=self.images)), 0.0, 20.0)
+        power = bisect(lambda own: mean - float(np.average(self.confidence**own, weights=self.images)), 0.0, 20.0)
         return Histogram(self.images, self.confidence**power)
 
     def probability(self, power: float) -> np.ndarray:
@@ -86,19 +86,11 @@ def power_of(histogram: Histogram, ece: float, draws: int) -> float:
         correct = rng.binomial(histogram.images, histogram.probability(power), (draws, len(histogram.images)))
         return float(histogram.ece(correct).mean()) - ece
 
-    return 1.0 if excess(1.0) >= 0 else _solve(excess, 1.0, 5.0)
-
-
-def _solve(rising: Callable[[float], float], low: float, high: float, steps: int = 30) -> float:
-    """The root of a rising function, by bisection."""
-    for _ in range(steps):
-        middle = (low + high) / 2
-        low, high = (low, middle) if rising(middle) > 0 else (middle, high)
-    return (low + high) / 2
+    return 1.0 if excess(1.0) >= 0 else float(bisect(excess, 1.0, 5.0))
 
 
 def calibrated(histogram: Histogram, draws: int) -> dict[str, Any]:
-    """The scores of calibrated networks, for one run and for the mean of five, in fractions.
+    """The ECE of calibrated networks in fractions, for one run and for the mean of five.
 
     Five runs on different images have the spread of ``five``; five runs that agree on all images have that of one run.
     """
@@ -106,13 +98,7 @@ def calibrated(histogram: Histogram, draws: int) -> dict[str, Any]:
     correct = rng.binomial(histogram.images, histogram.confidence, (draws, len(histogram.images)))
     ece = histogram.ece(correct)
     five = ece[: draws // SEEDS * SEEDS].reshape(-1, SEEDS).mean(1)
-    confidence = np.repeat(histogram.confidence, histogram.images)
-    found: dict[str, Any] = {"ece": _summary(ece), "ece_of_five": _summary(five)}
-    found |= {f"ece_{bins}": _summary(histogram.ece(correct, bins)) for bins in (10, 20, 50)}
-    for name, metric in (("mce", metrics.mce), ("ace", metrics.ace)):
-        floor = metrics.noise_floor(confidence=confidence, metric=metric, bins=BINS, n_resamples=max(draws // 40, 20))
-        found[name] = {"mean": floor.mean, "low": floor.low, "high": floor.high}
-    return found
+    return {"ece": _summary(ece), "ece_of_five": _summary(five)}
 
 
 def _summary(values: np.ndarray) -> dict[str, float]:
@@ -127,33 +113,27 @@ def published(histogram: Histogram, eces: Mapping[str, float], draws: int) -> tu
     over samples. The standard deviation of a difference is computed for two networks tested on different images, and
     for two that are right on the same images as far as their accuracies allow. Others on the same images lie between.
     """
+    size = (draws, len(histogram.images))
     powers = {name: power_of(histogram, ece / 100, draws // 5) for name, ece in eces.items()}
-    rows: list[dict[str, Any]] = []
-    differences: list[dict[str, Any]] = []
+    rows: dict[str, dict[str, Any]] = {}
     for name, power in powers.items():
         probability = histogram.probability(power)
-        rng = np.random.default_rng(1)
-        values = histogram.ece(rng.binomial(histogram.images, probability, (draws, len(probability))))
+        values = histogram.ece(np.random.default_rng(1).binomial(histogram.images, probability, size))
         true = histogram.ece((histogram.images * probability)[None])[0]
-        rows.append({"method": name, "printed": eces[name] / 100, "std": float(values.std()), "true": float(true)})
-    spread = {row["method"]: row["std"] for row in rows}
+        rows[name] = {"method": name, "printed": eces[name] / 100, "std": float(values.std()), "true": float(true)}
+    differences: list[dict[str, Any]] = []
     for a, b in COMPARED:
         low, high = sorted((powers[a], powers[b]))
         rng = np.random.default_rng(2)
         # A smaller power is a larger probability: the second network is right where the first is, with this share.
-        likelier = rng.binomial(histogram.images, histogram.probability(low), (draws, len(histogram.images)))
-        other = rng.binomial(likelier, histogram.probability(high - low))
-        same = histogram.ece(likelier) - histogram.ece(other)
-        differences.append(
-            {
-                "a": a,
-                "b": b,
-                "difference": (eces[a] - eces[b]) / 100,
-                "std_other_images": math.hypot(spread[a], spread[b]),
-                "std_same_images": float(same.std()),
-            }
-        )
-    return rows, differences
+        likelier = rng.binomial(histogram.images, histogram.probability(low), size)
+        same = histogram.ece(likelier) - histogram.ece(rng.binomial(likelier, histogram.probability(high - low)))
+        stds = {
+            "std_other_images": math.hypot(rows[a]["std"], rows[b]["std"]),
+            "std_same_images": float(same.std()),
+        }
+        differences.append({"a": a, "b": b, "difference": (eces[a] - eces[b]) / 100, **stds})
+    return list(rows.values()), differences
 
 
 def simulate(results: Path, draws: int) -> list[dict[str, Any]]:

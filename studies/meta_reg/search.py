@@ -1,4 +1,9 @@
-"""`studies sweep meta-reg`: change one setting of the paper's method at a time, judged on validation data."""
+"""`studies sweep meta-reg`: change one setting of the paper's method at a time, judged on validation data.
+
+For ``flg-sece``, the setting is h (the bandwidth of SECE), the strength of SECE beside cross-entropy in the outer loss,
+or the outer learning rate; for ``flg-sece-published``, it is τ. Settings are compared on the validation part, which
+neither trains the network nor moves outer variables. Test images are not used.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +14,10 @@ from typing import Annotated, Any
 from calibrant.methods import Method
 from studies.common.options import Device, Option
 from studies.common.study import Plan
-from studies.meta_reg.groups import groups
 from studies.meta_reg.plan import runs
-from studies.meta_reg.searched import BASES, CAPTION, HEADINGS, best, rows
 from studies.meta_reg.study import NAME, TRIAL_SEEDS, Minutes, chosen_setup, training_plan
 from studies.meta_reg.study import STUDY as REPRODUCTION
 from studies.meta_reg.variants import meta
-from studies.report import Report, Results
 
 BANDWIDTHS, STRENGTHS, RATES = (0.005, 0.01, 0.02, 0.05), (10.0, 40.0), (0.1, 1.0, 10.0)
 """For ``flg-sece``: h and the strength of SECE in the outer loss, and multiples of the outer learning rate.
@@ -25,12 +27,6 @@ The paper has h = 0.01.
 TEMPERATURES = (0.001, 0.01, 0.1)
 """For ``flg-sece-published``: τ of γ-Net."""
 SEEDS = 2
-SUMMARY = """
-One setting is changed at a time. For `flg-sece`, it is h (the bandwidth of SECE), the strength of SECE beside
-cross-entropy in the outer loss, or the outer learning rate; for `flg-sece-published`, it is τ. Settings are compared
-on the validation part, which neither trains the network nor moves outer variables. Test images are not used. The best
-setting has the lowest NLL on the validation part.
-"""
 
 
 def settings(
@@ -40,14 +36,15 @@ def settings(
     strengths: Sequence[float] = STRENGTHS,
 ) -> dict[str, Method]:
     """The methods of a search by name: the two defaults, and one method for each other value."""
-    for what, values in (
-        ("--bandwidth", bandwidths),
-        ("--tau", temperatures),
-        ("--outer-learning-rate", rates),
-        ("--strength", strengths),
-    ):
+    options = {
+        "--bandwidth": bandwidths,
+        "--tau": temperatures,
+        "--outer-learning-rate": rates,
+        "--strength": strengths,
+    }
+    for option, values in options.items():
         if wrong := [value for value in values if not value > 0]:
-            raise ValueError(f"{what} must be positive; got {wrong[0]:g}.")
+            raise ValueError(f"{option} must be positive; got {wrong[0]:g}.")
     base, published = meta("flg-sece"), meta("flg-sece-published")
     own = dict(base.outer_settings)
     found: dict[str, Method] = {"flg-sece": base, "flg-sece-published": published}
@@ -96,18 +93,4 @@ def plan(
     return training_plan(setup, planned, device, minutes)
 
 
-def tell(results: Results) -> Report:
-    """Build the report: one table per method and setup."""
-    report = Report("Meta-regularisation: a search over settings", SUMMARY)
-    for group in groups(results.records):
-        report.section(group.label)
-        for base in BASES:
-            if tried := rows(group, base):
-                report.text(f"`{base}`, best: {best(group, base)}")
-                report.table(HEADINGS, tried, CAPTION)
-    return report
-
-
-STUDY = replace(
-    REPRODUCTION, plan=plan, report=lambda results, path: tell(results), screen=None, folder=f"{NAME}-sweep"
-)
+STUDY = replace(REPRODUCTION, plan=plan, screen=None, folder=f"{NAME}-sweep")

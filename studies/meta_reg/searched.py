@@ -1,26 +1,31 @@
-"""Tables of a search over settings, and the records that belong to a search only."""
+"""The settings of a search over the paper's method: their table, and the records that belong to a search only."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from studies.meta_reg.groups import RunGroup, groups, setup_of, spread
 from studies.meta_reg.variants import variants
+from studies.report import Column, Table
 
 BASES = ("flg-sece", "flg-sece-published")
 CRITERION = "nll_val"
-HEADINGS = ["setting", "seeds", "NLL", "ECE %", "error %", "γ std"]
-CAPTION = "Mean ± standard deviation over seeds. All columns except γ are measured on the validation part."
+COLUMNS: dict[str, tuple[str, int, float]] = {
+    CRITERION: ("NLL", 4, 1.0),
+    "ece_val": ("ECE %", 2, 100.0),
+    "error_val": ("error %", 2, 100.0),
+    "gamma_std": ("γ std", 3, 1.0),
+}
 _AXES = {"h": "h", "rate": "outer learning rate ×", "strength": "strength of SECE", "tau": "τ"}
 _NAME = re.compile(r"(?P<base>flg-sece(?:-published)?)-(?P<axis>h|rate|strength|tau)-(?P<value>[0-9.e+-]+)")
 
 
 def is_searched(method: str) -> bool:
     """Whether a method belongs only to a search; some outer learning rates are part of the ablation too."""
-    found = _NAME.fullmatch(method)
-    return found is not None and method not in variants()
+    return _NAME.fullmatch(method) is not None and method not in variants()
 
 
 def without_searches(records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -28,12 +33,12 @@ def without_searches(records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, 
     by_setup: dict[tuple[Any, ...], set[str]] = {}
     for record in records:
         by_setup.setdefault(setup_of(record), set()).add(record["method"])
-    only = {
+    of_study = {
         place
         for place, names in by_setup.items()
-        if any(map(is_searched, names)) and all(n in BASES or _NAME.fullmatch(n) for n in names)
+        if not any(map(is_searched, names)) or any(n not in BASES and not _NAME.fullmatch(n) for n in names)
     }
-    return [r for r in records if setup_of(r) not in only and not is_searched(r["method"])]
+    return [r for r in records if setup_of(r) in of_study and not is_searched(r["method"])]
 
 
 def searches(records: Sequence[Mapping[str, Any]]) -> list[tuple[RunGroup, str]]:
@@ -46,38 +51,27 @@ def searches(records: Sequence[Mapping[str, Any]]) -> list[tuple[RunGroup, str]]
     ]
 
 
-def best(group: RunGroup, base: str) -> str:
-    """The setting of a method with the lowest mean NLL on the validation part."""
-    tried = {m: group.values(m, CRITERION) for m in _tried(group, base)}
-    means = {m: sum(values) / len(values) for m, values in tried.items() if values}
-    return describe(min(means, key=lambda m: means[m]), base)
-
-
-def describe(method: str, base: str) -> str:
-    """A short description of a setting."""
-    found = _NAME.fullmatch(method)
-    return "default" if method == base or found is None else f"{_AXES[found['axis']]} {float(found['value']):g}"
-
-
-def rows(group: RunGroup, base: str) -> list[list[Any]]:
-    """The settings of a method, with their scores on the validation part."""
-    shown = ((CRITERION, 4, 1.0), ("ece_val", 2, 100.0), ("error_val", 2, 100.0), ("gamma_std", 3, 1.0))
-    return [
+def searched_table(group: RunGroup, base: str) -> Table:
+    """The settings of a method with their scores on the validation part: the default, then by axis and value."""
+    tried = {("", 0.0): base} if base in group.methods else {}
+    for method in group.methods:
+        if (found := _NAME.fullmatch(method)) and found["base"] == base:
+            tried[found["axis"], float(found["value"])] = method
+    means = {place: fmean(group.values(method, CRITERION)) for place, method in tried.items()}
+    rows = [
         [
-            describe(method, base),
+            f"{_AXES[axis]} {value:g}" if axis else "default",
             str(len(group.of(method))),
-            *(spread(group.values(method, name), digits, scale) for name, digits, scale in shown),
+            *(spread(group.values(method, name), digits, scale) for name, (_, digits, scale) in COLUMNS.items()),
         ]
-        for method in _tried(group, base)
+        for (axis, value), method in sorted(tried.items())
     ]
-
-
-def _tried(group: RunGroup, base: str) -> list[str]:
-    """The settings of a method: the default first, then sorted by axis and value."""
-
-    def place(method: str) -> tuple[str, float]:
-        found = _NAME.fullmatch(method)
-        return ("", 0.0) if found is None else (found["axis"], float(found["value"]))
-
-    own = [m for m in group.methods if m == base or ((f := _NAME.fullmatch(m)) is not None and f["base"] == base)]
-    return sorted(own, key=place)
+    axis, value = min(means, key=lambda place: means[place])
+    best = f"{_AXES[axis]} {value:g}" if axis else "default"
+    caption = (
+        "Mean ± standard deviation over seeds. All columns except γ are measured on the validation part. Lowest NLL: "
+        f"{best}."
+    )
+    return Table(
+        [Column(head) for head in ("setting", "seeds", *(head for head, _, _ in COLUMNS.values()))], rows, caption
+    )

@@ -5,12 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any
 
-import torch
-
+from calibrant.methods import Method
 from studies.common.keys import Key
 from studies.common.options import Device, Option
 from studies.common.progress import StudyProgress
@@ -21,24 +19,20 @@ from studies.common.store import Store
 from studies.common.study import Plan, Study, tell_user
 from studies.images import download_missing
 from studies.meta_reg.data import DATASETS
-from studies.meta_reg.groups import SMALL
-from studies.meta_reg.noisy import has_noisy_labels
 from studies.meta_reg.page import tell, to_terminal
-from studies.meta_reg.plan import ABLATION, QUICK, RECIPES, Setup, known_methods, runs, trained
+from studies.meta_reg.plan import ABLATION, FIRST, RECIPES, Setup, known_methods, runs, trained
 from studies.meta_reg.training import EVERY, OutOfTime, train
 from studies.meta_reg.variants import variants
 from studies.report import Record
 
 NAME = "meta-reg"
-QUICK_EPOCHS, SMALL_EPOCHS, TRIAL_EPOCHS = 12, 15, 3
-"""Default epochs of a quick study, of one on few images, and of a quick search or ablation, which have many runs."""
-QUICK_SEEDS, TRIAL_SEEDS, ABLATION_SEEDS = 2, 1, 3
-QUICK_LIMITS = {"digits": 600}
-QUICK_LIMIT = 2_000
-"""Training images of a quick search or ablation on digits, and of every quick run on other images.
+QUICK_EPOCHS, QUICK_SEEDS, QUICK_LIMIT = 12, 2, 2_000
+"""Defaults of a quick study: epochs, seeds, and images if they are not digits.
 
 2,000 are the fewest that leave an image of each of Tiny-ImageNet's 200 classes in every part.
 """
+TRIAL_EPOCHS, TRIAL_SEEDS, ABLATION_SEEDS = 3, 1, 3
+"""Defaults of a quick search or ablation, which have many runs, and the seeds of a full ablation."""
 
 Minutes = Annotated[
     float | None, Option("Stop after this many minutes; run the same command again to continue.", least=0.0)
@@ -79,8 +73,7 @@ def chosen_setup(
     limit: Annotated[
         int | None,
         Option(
-            "Number of training images, in proportion to the classes, with a fifth as many test images. Up to 10,000 "
-            "images, the defaults are those of a small study: few methods, 2 seeds, 15 epochs.",
+            "Number of training images, in proportion to the classes, with a fifth as many test images.",
             least=1,
         ),
     ] = None,
@@ -108,17 +101,15 @@ def chosen_setup(
     """
     if dataset is None:
         dataset = "digits" if quick and data is None else "cifar10"
-    if trial and has_noisy_labels(dataset):
+    noisy = dataset in DATASETS and DATASETS[dataset].noisy is not None
+    if trial and noisy:
         raise ValueError(f"--dataset must have its published labels in a search or an ablation; got {dataset!r}.")
     if quick:
         model, epochs = model or "small-cnn", epochs or (TRIAL_EPOCHS if trial else QUICK_EPOCHS)
-        if trial or dataset != "digits":
-            limit = limit or QUICK_LIMITS.get(dataset, QUICK_LIMIT)
-    elif limit is not None and limit <= SMALL:
-        epochs = epochs or SMALL_EPOCHS
+        limit = limit or (None if dataset == "digits" else QUICK_LIMIT)
     folder = None if data is None else Path(data).expanduser()
     if download and folder is not None and dataset in DATASETS and DATASETS[dataset].files:
-        download_missing("cifar10" if has_noisy_labels(dataset) else dataset, folder)
+        download_missing("cifar10" if noisy else dataset, folder)
     return Setup(dataset, folder, model, recipe, epochs, limit, None if noisy_labels is None else Path(noisy_labels))
 
 
@@ -139,9 +130,9 @@ def plan(
 ) -> Plan:
     """Reproduce Tables 1 to 3 and Figures 2 to 5 of the second paper (γ-Net, SECE), with claims and targets."""
     setup = chosen_setup(quick=quick, **options)
-    if quick or (setup.limit is not None and setup.limit <= SMALL):
+    if quick:
         seeds = seeds or QUICK_SEEDS
-        methods = methods or (None if has_noisy_labels(setup.dataset) else QUICK)
+        methods = methods or (None if DATASETS[setup.dataset].noisy else FIRST)
     planned = runs(setup, methods, seeds)
     return training_plan(setup, planned, device, minutes, shared=shared, checkpoint_every=checkpoint_every)
 
@@ -186,67 +177,43 @@ def training_plan(
     }
 
     def make(store: Store, missing: list[Key]) -> None:
+        """Make the missing runs in order.
+
+        A calibrator and its network share one training: the first missing method of a network makes the records of the
+        others too. A second pass takes the runs of processes that were killed.
+        """
         deadline = None if minutes is None else time.monotonic() + 60 * minutes
-        how: dict[str, Any] = {"deadline": deadline, "seconds": checkpoint_every, "shared": shared}
-        if not work(store, planned, missing, setup, device=where, **how):
-            tell_user("Time is up. Run the same command again to continue.")
+        methods = dict(planned)
+        with StudyProgress(missing) as progress:
+            for key in (own for _ in range(2) for own in store.take(missing)):
+                together = [other for other in missing if _same_network(key, other, methods) and not store.has(other)]
+                if together[0] != key:
+                    continue  # another process trains this network
+                progress.start(together)
+                try:
+                    records = train(
+                        [(other, methods[other]) for other in together],
+                        setup.prepared(key["seed"]).to(where),
+                        device=where,
+                        folder=store.checkpoint(key),
+                        logits_folder=store.folder / "logits",
+                        seconds=checkpoint_every,
+                        deadline=deadline,
+                        shared=shared,
+                    )
+                except OutOfTime:
+                    return tell_user("Time is up. Run the same command again to continue.")
+                store.add(records)
+                for own, record in records.items():
+                    progress.finish([own])
+                    tell_user(f"[{len(missing) - len(progress.left)}/{len(missing)}] {_line(own, record)}")
+        return None
 
     return Plan([key for key, _ in planned], config, make, folder=f"{NAME}-{setup.dataset}")
 
 
-def work(
-    store: Store,
-    planned: Sequence[Planned],
-    missing: Sequence[Key],
-    setup: Setup,
-    *,
-    device: torch.device,
-    deadline: float | None,
-    seconds: float,
-    shared: bool = False,
-) -> bool:
-    """Make the missing runs in order; returns False if the time was up before the last one.
-
-    A calibrator and its network share one training: the first missing method of a network makes the records of the
-    others too. A second pass takes the runs of processes that were killed.
-    """
-    methods = dict(planned)
-    prepared, seed = None, None
-    with StudyProgress(missing) as progress:
-        for key in chain(store.take(missing), store.take(missing)):
-            if deadline is not None and time.monotonic() > deadline:
-                return False
-            together = [
-                (other, methods[other])
-                for other in missing
-                if other["seed"] == key["seed"]
-                and trained(methods[other]) == trained(methods[key])
-                and not store.has(other)
-            ]
-            if together[0][0] != key:
-                continue  # another process trains this network
-            if prepared is None or seed != key["seed"]:
-                seed = key["seed"]
-                prepared = setup.prepared(seed).to(device)
-            progress.start(other for other, _ in together)
-            try:
-                found = train(
-                    together,
-                    prepared,
-                    device=device,
-                    folder=store.checkpoint(key),
-                    logits_folder=store.folder / "logits",
-                    seconds=seconds,
-                    deadline=deadline,
-                    shared=shared,
-                )
-            except OutOfTime:
-                return False
-            store.add(found)
-            for own, record in found.items():
-                progress.finish([own])
-                tell_user(f"[{len(missing) - len(progress.left)}/{len(missing)}] {_line(own, record)}")
-    return True
+def _same_network(key: Key, other: Key, methods: dict[Key, Method]) -> bool:
+    return key["seed"] == other["seed"] and trained(methods[key]) == trained(methods[other])
 
 
 def _line(key: Key, record: Record) -> str:

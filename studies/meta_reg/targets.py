@@ -3,34 +3,191 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+from typing import NamedTuple
 
 from calibrant.metrics import Estimate, excludes_zero, mean_interval, ratio_of_means
-from studies.common.verdicts import (
-    UNMEASURED,
-    Case,
-    difference,
-    judge,
-    mean,
-    not_above,
-    shared_difference,
-)
+from studies.common.verdicts import UNMEASURED, Case, judge, shared_difference
 from studies.images import SHIFTS
 from studies.meta_reg.groups import RunGroup, times
 from studies.meta_reg.variants import RATES
-from studies.report import Verdict, by_seed
+from studies.report import Verdict
 
 RIVAL = "ce-average-ts"
 """The rival of ``recommended``: cross-entropy with the same moving average and a temperature."""
 PRINTED = {"cifar10": 0.0214, "cifar100": 0.0194}
 """The paper's ECE of FLγ-SECE."""
-ERROR_MARGIN, RATE_MARGIN, TIME, RATIO = 0.002, 0.007, 1.3, 1.5
+ERROR_MARGIN, RATE_MARGIN, TIME, RATIO, GAIN = 0.002, 0.007, 1.3, 1.5, 0.03
 TARGETS = (
     "Paired over seeds, with 95 % intervals (Student's t) for two or more seeds. Most verdicts are on the means. "
     "Errors and ECE are in per cent, and their differences in percentage points."
 )
 SWEEP = (10, 20, 50, 100, 200, 500, 1000)
+
+Values = Mapping[str, Estimate]
+"""Measurements of one group by quantity, such as "(rate × 10)"; an empty text if there is one."""
+
+
+class Target(NamedTuple):
+    """What is measured of each group, and whether a measurement meets the target.
+
+    ``points`` shows fractions in percentage points. ``note`` makes a remark from the groups.
+    """
+
+    values: Callable[[RunGroup], Values]
+    holds: Callable[[Estimate], bool | None]
+    points: bool = False
+    digits: int = 3
+    note: Callable[[Sequence[RunGroup]], str] = lambda found: ""
+
+    def judge(self, statement: str, found: Sequence[RunGroup]) -> Verdict:
+        """One verdict with a part for each group and quantity."""
+        factor, digits = (100, 2) if self.points else (1, self.digits)
+        cases = []
+        for group in found:
+            for quantity, value in self.values(group).items():
+                holds = None if math.isnan(value.value) else self.holds(value)
+                cases.append(Case(f"{group.name} {quantity}".strip(), times(value, factor), holds))
+        return judge(statement, cases, digits=digits, note=self.note(found))
+
+
+def at_most(limit: float) -> Callable[[Estimate], bool]:
+    """The target is a mean of at most ``limit``."""
+    return lambda value: value.value <= limit
+
+
+def gap(metric: str, method: str, rival: str) -> Callable[[RunGroup], Values]:
+    """Measure a paired difference."""
+    return lambda group: {"": group.gap(metric, method, rival)}
+
+
+def mean_of(method: str, metric: str, dataset: str = "") -> Callable[[RunGroup], Values]:
+    """Measure a mean over seeds, perhaps on one data set only."""
+
+    def measure(group: RunGroup) -> Values:
+        if dataset not in ("", group.dataset):
+            return {}
+        values = group.values(method, metric)
+        return {"": mean_interval(values) if values else UNMEASURED}
+
+    return measure
+
+
+def over_rates(group: RunGroup) -> Values:
+    """The error of ``flg-sece`` minus that of ``ce``, by multiple of the outer learning rate."""
+    rates = {"flg-sece": 1.0, **RATES}
+    return {f"(rate × {factor:g})": group.gap("error", name, "ce") for name, factor in rates.items()}
+
+
+def against_one_gamma(group: RunGroup) -> Values:
+    """``flg-sece`` minus ``focal-control``, which has one γ for all samples."""
+    ece, nll = (group.gap(metric, "flg-sece", "focal-control") for metric in ("ece", "nll"))
+    return {"ECE (points)": times(ece, 100), "NLL": nll}
+
+
+def worse_than_one_gamma(found: Sequence[RunGroup]) -> str:
+    """Where one γ for all is significantly better, as a note."""
+    above = [f"{g.name} {what}" for g in found for what, own in against_one_gamma(g).items() if excludes_zero(own) > 0]
+    return f"significantly above zero on {', '.join(above)}" if above else ""
+
+
+def with_temperature(group: RunGroup) -> Values:
+    """The NLL of ``recommended`` with its own temperature, minus that of its rival."""
+    ours, theirs = (
+        {r["seed"]: r[m] for r in group.of(name)} for name, m in (("recommended", "nll_ts"), (RIVAL, "nll"))
+    )
+    return {"": shared_difference(ours, theirs)}
+
+
+def shift_ratio(group: RunGroup) -> Values:
+    """Mean over shifts of log(ECE of ``recommended`` / its rival's ECE), with an interval over the shared seeds."""
+    ours, theirs = (
+        {r["seed"]: fmean(math.log(r[f"ece@{shift}"]) for shift in SHIFTS) for r in group.of(name)}
+        for name in ("recommended", RIVAL)
+    )
+    return {"": shared_difference(ours, theirs)}
+
+
+def time_ratio(group: RunGroup) -> Values:
+    """The training time of ``recommended`` over that of ``ce``, without compilation."""
+    ours, theirs = (
+        {r["seed"]: r["steady_seconds"] for r in group.of(m) if r.get("steady_seconds")} for m in ("recommended", "ce")
+    )
+    shared = [seed for seed in ours if seed in theirs]
+    return {"": ratio_of_means([ours[s] for s in shared], [theirs[s] for s in shared]) if shared else UNMEASURED}
+
+
+def about_times(found: Sequence[RunGroup]) -> str:
+    """How the times are compared, and where there is one seed."""
+    ratios = {group.name: time_ratio(group)[""] for group in found}
+    single = [name for name, ratio in ratios.items() if math.isnan(ratio.low) and not math.isnan(ratio.value)]
+    note = "without compilation: an epoch of more than twice the median counts as a mean epoch"
+    return f"{note}; one seed on {', '.join(single)}" if single else note
+
+
+def over_floor(group: RunGroup) -> Values:
+    """The ECE of ``recommended`` over its own noise floor, by number of bins."""
+    runs = group.of("recommended")
+    ratios = {bins: [r[f"ece/{bins}"] / r[f"ece_floor/{bins}"] for r in runs] for bins in SWEEP}
+    return {f"({bins} bins)": mean_interval(own) if own else UNMEASURED for bins, own in ratios.items()}
+
+
+OF_FLG_SECE = {
+    f"flg-sece: error within {100 * RATE_MARGIN:g} points of ce's at a tenth, once and ten times its outer learning "
+    "rate (paired difference, points)": Target(over_rates, at_most(RATE_MARGIN), points=True),
+    "flg-sece: standard deviation of γ on the test images between 0.1 and 1.5": Target(
+        mean_of("flg-sece", "gamma_std"), lambda std: 0.1 <= std.value <= 1.5
+    ),
+    "flg-sece: fewer than a tenth of the test images have a γ on a bound": Target(
+        mean_of("flg-sece", "gamma_on_bound"), lambda share: share.value < 0.1
+    ),
+    "flg-sece: ECE below ce's (paired difference, points)": Target(
+        gap("ece", "flg-sece", "ce"), lambda ece: ece.value < 0, points=True
+    ),
+    "flg-sece: ECE not above the paper's 2.14 % on CIFAR-10": Target(
+        mean_of("flg-sece", "ece", "cifar10"), at_most(PRINTED["cifar10"]), points=True
+    ),
+    "flg-sece: ECE not above the paper's 1.94 % on CIFAR-100 (a harder target)": Target(
+        mean_of("flg-sece", "ece", "cifar100"), at_most(PRINTED["cifar100"]), points=True
+    ),
+    "Does a γ for each sample beat one γ for all? flg-sece − focal-control, paired: significantly below zero": Target(
+        against_one_gamma,
+        lambda own: None if math.isnan(own.low) else excludes_zero(own) < 0,
+        note=worse_than_one_gamma,
+    ),
+}
+"""Targets of ``flg-sece``, our robust form of the paper's method, by statement."""
+OF_RECOMMENDED = {
+    f"recommended: ECE without any post-hoc step not above {RIVAL}'s (paired difference, points)": Target(
+        gap("ece", "recommended", RIVAL), at_most(0.0), points=True
+    ),
+    f"recommended: NLL with its own temperature not above {RIVAL}'s (paired difference)": Target(
+        with_temperature, at_most(0.0), digits=4
+    ),
+    f"recommended: error within {100 * ERROR_MARGIN:g} points of ce's (paired difference, points)": Target(
+        gap("error", "recommended", "ce"), at_most(ERROR_MARGIN), points=True
+    ),
+    f"recommended: mean over shifts of log(ECE / {RIVAL}'s ECE) below zero": Target(
+        shift_ratio, at_most(0.0), digits=4
+    ),
+    f"recommended: at most {TIME:g} × the training time of ce (ratio)": Target(
+        time_ratio, at_most(TIME), note=about_times
+    ),
+    f"recommended: ECE below {RATIO:g} × its own noise floor at every number of bins (ratio)": Target(
+        over_floor, lambda ratio: ratio.value < RATIO, digits=2
+    ),
+}
+"""Targets of ``recommended``, against its rival and its own noise floor."""
+OF_WEIGHTS = {
+    f"weights: error at least {100 * GAIN:g} points below ce's (paired difference, points)": Target(
+        gap("error", "weights", "ce"), at_most(-GAIN), points=True
+    ),
+    "weights: error below that of ce-clean, which trains on the clean parts (paired difference, points)": Target(
+        gap("error", "weights", "ce-clean"), at_most(0.0), points=True
+    ),
+}
+"""Targets of learned weights, with noisy labels."""
 
 
 def judged(found: Sequence[RunGroup]) -> list[RunGroup]:
@@ -40,172 +197,9 @@ def judged(found: Sequence[RunGroup]) -> list[RunGroup]:
 
 def targets(found: Sequence[RunGroup]) -> list[Verdict]:
     """All verdicts; a target that no group can judge is reported as not measured."""
-    return [*first(found), *second(found), *third(found)]
+    return [target.judge(statement, found) for statement, target in (OF_FLG_SECE | OF_RECOMMENDED).items()]
 
 
-def first(found: Sequence[RunGroup]) -> list[Verdict]:
-    """Targets of ``flg-sece``, our robust form of the paper's method."""
-    rates = {"flg-sece": 1.0, **RATES}
-    errors = [
-        (f"{g.name} (rate × {factor:g})", difference(g.records, "error", g.dataset, name, "ce"))
-        for g in found
-        for name, factor in rates.items()
-    ]
-    gaps = [(g.name, difference(g.records, "ece", g.dataset, "flg-sece", "ce")) for g in found]
-    levels = [(g, mean(g.records, "ece", g.dataset, "flg-sece")) for g in found if g.dataset in PRINTED]
-    limits = {"cifar10": "2.14 % on CIFAR-10", "cifar100": "1.94 % on CIFAR-100 (a harder target)"}
-    spreads = [(g.name, _mean(g, "gamma_std", "flg-sece")) for g in found]
-    bounds = [(g.name, _mean(g, "gamma_on_bound", "flg-sece")) for g in found]
-    rivals = [
-        (f"{g.name} {name}", times(difference(g.records, metric, g.dataset, "flg-sece", "focal-control"), factor))
-        for g in found
-        for metric, name, factor in (("ece", "ECE (points)", 100.0), ("nll", "NLL", 1.0))
-    ]
-    above = [where for where, gap in rivals if excludes_zero(gap) > 0]
-    return [
-        judge(
-            f"flg-sece: error within {100 * RATE_MARGIN:g} points of ce's at a tenth, once and ten times its outer "
-            "learning rate (paired difference, points)",
-            [Case(where, times(gap, 100), not_above(gap, RATE_MARGIN)) for where, gap in errors],
-            digits=2,
-        ),
-        judge(
-            "flg-sece: standard deviation of γ on the test images between 0.1 and 1.5",
-            [Case(where, value, _between(value, 0.1, 1.5)) for where, value in spreads],
-        ),
-        judge(
-            "flg-sece: fewer than a tenth of the test images have a γ on a bound",
-            [Case(where, value, _below(value, 0.1)) for where, value in bounds],
-        ),
-        judge(
-            "flg-sece: ECE below ce's (paired difference, points)",
-            [Case(where, times(gap, 100), _below(gap, 0.0)) for where, gap in gaps],
-            digits=2,
-        ),
-        *(
-            judge(
-                f"flg-sece: ECE not above the paper's {where}",
-                [
-                    Case(g.name, times(value, 100), not_above(value, PRINTED[dataset]))
-                    for g, value in levels
-                    if g.dataset == dataset
-                ],
-                digits=2,
-            )
-            for dataset, where in limits.items()
-        ),
-        judge(
-            "Does a γ for each sample beat one γ for all? flg-sece − focal-control, paired: significantly below zero",
-            [Case(where, gap, _significantly_below(gap)) for where, gap in rivals],
-            note=f"significantly above zero on {', '.join(above)}" if above else "",
-        ),
-    ]
-
-
-def second(found: Sequence[RunGroup]) -> list[Verdict]:
-    """Targets of ``recommended`` against its rival."""
-
-    def gaps(metric: str, to: str, other: str | None = None) -> list[tuple[str, Estimate]]:
-        def own(g: RunGroup) -> Estimate:
-            a, b = (by_seed(g.records, m, dataset=g.dataset, method=n) for m, n in pairs)
-            return shared_difference(a, b)
-
-        pairs = ((metric, "recommended"), (other or metric, to))
-        return [(g.name, own(g)) for g in found]
-
-    def verdict(
-        statement: str, cases: list[tuple[str, Estimate]], limit: float = 0.0, *, points: bool = True
-    ) -> Verdict:
-        factor, digits = (100.0, 2) if points else (1.0, 4)
-        parts = [Case(where, times(value, factor), not_above(value, limit)) for where, value in cases]
-        return judge(statement, parts, digits=digits)
-
-    ratios = [(g.name, _time_ratio(g)) for g in found]
-    alone = [where for where, value in ratios if math.isnan(value.low) and not math.isnan(value.value)]
-    single = [f"one seed on {', '.join(alone)}"] if alone else []
-    return [
-        verdict(
-            f"recommended: ECE without any post-hoc step not above {RIVAL}'s (paired difference, points)",
-            gaps("ece", RIVAL),
-        ),
-        verdict(
-            f"recommended: NLL with its own temperature not above {RIVAL}'s (paired difference)",
-            gaps("nll_ts", RIVAL, "nll"),
-            points=False,
-        ),
-        verdict(
-            f"recommended: error within {100 * ERROR_MARGIN:g} points of ce's (paired difference, points)",
-            gaps("error", "ce"),
-            ERROR_MARGIN,
-        ),
-        verdict(
-            f"recommended: mean over shifts of log(ECE / {RIVAL}'s ECE) below zero",
-            [(g.name, shift_ratio(g, "recommended", RIVAL)) for g in found],
-            points=False,
-        ),
-        judge(
-            f"recommended: at most {TIME:g} × the training time of ce (ratio)",
-            [Case(where, value, not_above(value, TIME)) for where, value in ratios],
-            note="; ".join(
-                ["without compilation: an epoch of more than twice the median counts as a mean epoch", *single]
-            ),
-        ),
-    ]
-
-
-def third(found: Sequence[RunGroup]) -> list[Verdict]:
-    """Target on the ECE of ``recommended``, relative to its own noise floor."""
-    cases = []
-    for g in found:
-        for bins in SWEEP:
-            values = [r[f"ece/{bins}"] / r[f"ece_floor/{bins}"] for r in g.of("recommended")]
-            ratio = mean_interval(values) if values else UNMEASURED
-            cases.append(Case(f"{g.name} ({bins} bins)", ratio, _below(ratio, RATIO)))
-    statement = f"recommended: ECE below {RATIO:g} × its own noise floor at every number of bins (ratio)"
-    return [judge(statement, cases, digits=2)]
-
-
-def shift_ratio(group: RunGroup, method: str, rival: str) -> Estimate:
-    """Mean over shifts of log(ECE / the rival's ECE), with an interval over the shared seeds."""
-    values = []
-    rivals = {r["seed"]: r for r in group.of(rival)}
-    for record in group.of(method):
-        if other := rivals.get(record["seed"]):
-            logs = [math.log(record[f"ece@{s}"] / other[f"ece@{s}"]) for s in SHIFTS]
-            values.append(sum(logs) / len(logs))
-    return mean_interval(values) if values else UNMEASURED
-
-
-def _time_ratio(group: RunGroup) -> Estimate:
-    own, other = (
-        {r["seed"]: r["steady_seconds"] for r in group.of(m) if r.get("steady_seconds")} for m in ("recommended", "ce")
-    )
-    shared = [seed for seed in own if seed in other]
-    return ratio_of_means([own[s] for s in shared], [other[s] for s in shared]) if shared else UNMEASURED
-
-
-def _mean(group: RunGroup, metric: str, method: str) -> Estimate:
-    values = group.values(method, metric)
-    return mean_interval(values) if values else UNMEASURED
-
-
-def _known(judged: Callable[..., bool]) -> Callable[..., bool | None]:
-    def answer(value: Estimate, *limits: Any) -> bool | None:
-        return None if math.isnan(value.value) else judged(value, *limits)
-
-    return answer
-
-
-@_known
-def _between(value: Estimate, low: float, high: float) -> bool:
-    return low <= value.value <= high
-
-
-@_known
-def _below(value: Estimate, limit: float) -> bool:
-    return value.value < limit
-
-
-def _significantly_below(value: Estimate) -> bool | None:
-    """Whether the whole interval lies below zero; None without an interval."""
-    return None if math.isnan(value.low) else excludes_zero(value) < 0
+def noisy_targets(found: Sequence[RunGroup]) -> list[Verdict]:
+    """The verdicts on groups with noisy labels; empty without such groups."""
+    return [target.judge(statement, found) for statement, target in OF_WEIGHTS.items()] if found else []

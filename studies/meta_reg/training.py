@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from calibrant import metrics
-from calibrant.bilevel import Bilevel, Callback, Checkpoint, FocalWithGamma, NonFiniteError, Run
-from calibrant.bilevel.running.checkpoints import load_run
+from calibrant.bilevel import Bilevel, Callback, FocalWithGamma, NonFiniteError, Run
 from calibrant.methods import Calibrated, Fitted, Samples
 from calibrant.methods.confidence import Mapped
 from calibrant.methods.core.results import Failed
-from calibrant.methods.fit.guards import Interruptible
+from calibrant.methods.fit.guards import Opening, Resumable
 from studies.common.keys import Key
-from studies.common.runs import Meter, progress
-from studies.common.study import tell_user
+from studies.common.runs import Meter, Planned, progress
 from studies.meta_reg.data import PreparedImages
-from studies.meta_reg.measures import SCORES, logits, measure
-from studies.meta_reg.plan import Planned, network_of, trained
+from studies.meta_reg.measures import SCORES, logits, measure, softmax
+from studies.meta_reg.plan import network_of, trained
 from studies.report import Record
 
-PIECE = 2000
-"""Number of images per prediction batch."""
+EVERY = 60.0
+"""Seconds between two checkpoints."""
 
 
 class EpochCurve(Callback):
@@ -49,50 +46,39 @@ class EpochCurve(Callback):
     def on_start(self, run: Run) -> None:
         if run.step == 0:
             self.rows, self.seconds = [], 0.0
-        self._since = time.perf_counter()
+        self._since = _now(run)
 
     def on_step(self, run: Run) -> None:
         problem = run.problem
         assert isinstance(problem, Bilevel)
         epoch = run.state.step // problem.train.batches
-        if epoch <= (self.rows[-1]["epoch"] if self.rows else 0):
-            return
-        _wait(run.state.params)
-        begin = time.perf_counter()
-        found = self._measure(problem, run)
-        _wait(run.state.params)
-        end = time.perf_counter()
-        self.rows.append({"epoch": epoch, "seconds": begin - self._since, **found})
-        self.seconds += end - begin
-        self._since = end
+        if epoch > (self.rows[-1]["epoch"] if self.rows else 0):
+            begin = _now(run)
+            scores = self._measure(problem, run)
+            self.rows.append({"epoch": epoch, "seconds": begin - self._since, **scores})
+            self._since = _now(run)
+            self.seconds += self._since - begin
 
     @torch.no_grad()
     def _measure(self, problem: Bilevel, run: Run) -> dict[str, float]:
         net = problem.view.bind(run.state.params, run.state.buffers, train=False, autocast=problem.autocast)
-        logits, features = [], []
         learns = isinstance(problem.inner_loss, FocalWithGamma)
-        for rows in torch.arange(len(self.part), device=self.part.labels.device).split(PIECE):
-            inputs, _ = next(self.part[rows].pieces())
-            if learns:
-                features.append(net.features(inputs))
-                logits.append(net.head(features[-1]))
-            else:
-                logits.append(net.logits(inputs))
-        scores = torch.cat(logits).double()
+        if learns:
+            features, labels = self.part.predicted(net.features)
+            device = run.state.params.device
+            gamma = problem.outer_view.run(run.phi, lambda outer: outer(features.to(device))).double()
+            scores = net.head(features.to(device)).cpu()
+        else:
+            scores, labels = self.part.predicted(net.logits)
         if not scores.isfinite().all():
             # on a GPU, steps are checked with a delay: this names the step that failed
             run.deferred_finite_check.look()
             raise NonFiniteError(
                 f"The network's logits were not finite after outer step {run.step}. Try a smaller learning rate."
             )
-        probs = scores.softmax(-1).cpu()
-        labels = self.part.labels.cpu()
-        found = {
-            "error": 1 - float(metrics.accuracy(probs, labels)),
-            "ece": float(metrics.ece(probs, labels)),
-        }
+        probs = softmax(scores.double(), 1.0)
+        found = {"error": 1 - float(metrics.accuracy(probs, labels)), "ece": float(metrics.ece(probs, labels))}
         if learns:
-            gamma = problem.outer_view.run(run.phi, lambda outer: outer(torch.cat(features))).double()
             found |= {"gamma_mean": gamma.mean().item(), "gamma_std": gamma.std(correction=0).item()}
         return found
 
@@ -107,10 +93,8 @@ class EpochCurve(Callback):
 
         None without any epoch.
         """
-        if not self.rows:
-            return None
-        each = np.array([row["seconds"] for row in self.rows])
-        return float(each[each <= 2 * np.median(each)].mean() * len(each))
+        times = np.array([row["seconds"] for row in self.rows])
+        return float(times[times <= 2 * np.median(times)].mean() * len(times)) if self.rows else None
 
     def columns(self) -> dict[str, list[float]]:
         """The rows as lists by name, with four significant digits."""
@@ -118,72 +102,29 @@ class EpochCurve(Callback):
         return {name: [float(f"{row[name]:.4g}") for row in self.rows] for name in names}
 
 
-def _wait(tensor: Tensor) -> None:
-    """Wait for the device, so that times are assigned correctly."""
-    if tensor.is_cuda:
-        torch.cuda.synchronize(tensor.device)
-
-
-EVERY = 60.0
-"""Seconds between two checkpoints."""
+def _now(run: Run) -> float:
+    """The time after the device has finished, so that times are assigned correctly."""
+    if run.state.params.is_cuda:
+        torch.cuda.synchronize(run.state.params.device)
+    return time.perf_counter()
 
 
 class OutOfTime(Exception):
     """The time of a command is up; the next command continues the run from its checkpoint."""
 
 
-class UnusableCheckpoint(Exception):
-    """A checkpoint of another problem, other settings or another version; the run must start again."""
+class TimedCheckpoint(Resumable):
+    """Saves a checkpoint every ``seconds``, and one at ``deadline`` (``time.monotonic``), which ends the run."""
 
-
-class Resume(Callback):
-    """Continues a new run from its checkpoint, if there is one. It must come before callbacks that have a state.
-
-    A checkpoint that cannot be used raises :class:`UnusableCheckpoint`.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def on_start(self, run: Run) -> None:
-        if run.step == 0 and self.path.exists():
-            try:
-                load_run(self.path, run)
-            except ValueError as error:
-                raise UnusableCheckpoint(str(error)) from error
-
-
-class TimedCheckpoint(Checkpoint):
-    """Saves a checkpoint every ``seconds``, and one at ``deadline`` (``time.monotonic``), which ends the run.
-
-    If Ctrl-C was pressed while ``interrupt`` was listening, it also saves one and raises KeyboardInterrupt.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        *,
-        seconds: float = EVERY,
-        deadline: float | None = None,
-        interrupt: Interruptible | None = None,
-    ) -> None:
-        super().__init__(path, every=1)
-        self.seconds, self.deadline, self.interrupt = seconds, deadline, interrupt
-        self._saved = 0.0
-
-    def on_start(self, run: Run) -> None:
-        super().on_start(run)
-        self._saved = time.monotonic()
+    def __init__(self, folder: Path, seconds: float, deadline: float | None) -> None:
+        super().__init__(folder, seconds)
+        self.deadline = deadline
 
     def on_step(self, run: Run) -> None:
-        now = time.monotonic()
-        over = self.deadline is not None and now > self.deadline and run.step < run.outer_steps
-        pressed = self.interrupt is not None and self.interrupt.pressed
-        if over or pressed or now - self._saved >= self.seconds:
-            super().on_step(run)
-            self._saved = now
-        if pressed:
-            raise KeyboardInterrupt
+        over = self.deadline is not None and time.monotonic() > self.deadline and run.step < run.outer_steps
+        if over:
+            self.seconds = 0.0
+        super().on_step(run)
         if over:
             raise OutOfTime
 
@@ -195,7 +136,7 @@ def train(
     device: torch.device,
     folder: Path | None = None,
     logits_folder: Path | None = None,
-    seconds: float = 60.0,
+    seconds: float = EVERY,
     deadline: float | None = None,
     shared: bool = False,
 ) -> dict[Key, Record]:
@@ -206,43 +147,26 @@ def train(
     planned : methods of one seed with the same network: a method and its calibrators
     prepared : the data, on ``device``
     folder : folder for a checkpoint every ``seconds``, from which an interrupted run continues; the checkpoint is
-        removed at the end. Ctrl-C saves one after the current step. None: no checkpoints
+        removed at the end. None: no checkpoints
     logits_folder : folder for the network's logits, see :func:`save_logits`; None: they are not stored
     shared : whether other programs use the device; training times for comparisons are then not recorded
     deadline : a time of ``time.monotonic``; the run then saves a checkpoint and raises ``OutOfTime``
     """
     key, method = planned[0]
     base = trained(method)
-    path = None if folder is None else folder / f"{key.config}.safetensors"
-    meter = Meter(device)
-
-    def fit() -> tuple[Fitted, EpochCurve]:
-        curve = EpochCurve(prepared.test)
-        callbacks: list[Callback] = [curve, *progress(f"{key['method']}, seed {key['seed']}")]
-        interrupt = Interruptible()
-        if path is not None:
-            saving = TimedCheckpoint(path, seconds=seconds, deadline=deadline, interrupt=interrupt)
-            callbacks = [Resume(path), *callbacks, saving]
-        # Shapes stay the same during a run, so searching for the fastest convolutions pays off.
-        fast = torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=True)
-        with meter([0]), fast, nullcontext() if path is None else interrupt.listening():
-            try:
-                fitted: Fitted = base.fit(prepared.task, callbacks=callbacks)
-            except NonFiniteError as error:
-                fitted = Failed(str(error), prepared.task.n_classes)
-        if interrupt.pressed:  # after the last step
-            raise KeyboardInterrupt
-        return fitted, curve
-
-    try:
-        fitted, curve = fit()
-    except UnusableCheckpoint as error:
-        assert path is not None
-        tell_user(f"The run starts again, because its checkpoint cannot be used. {error}")
-        path.unlink()
-        fitted, curve = fit()
-    cost = meter.costs[0]
-    epochs = sum(row["seconds"] for row in curve.rows)
+    curve, meter = EpochCurve(prepared.test), Meter(device)
+    callbacks: list[Callback] = [curve, *progress(f"{key['method']}, seed {key['seed']}")]
+    if folder is not None:
+        folder = folder / key.config
+        saving = TimedCheckpoint(folder, seconds, deadline)
+        callbacks = [Opening(saving), *callbacks, saving]
+    # Shapes stay the same during a run, so searching for the fastest convolutions pays off.
+    with meter([0]), torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=True):
+        try:
+            fitted: Fitted = base.fit(prepared.task, callbacks=callbacks)
+        except NonFiniteError as error:
+            fitted = Failed(str(error), prepared.task.n_classes)
+    cost, epochs = meter.costs[0], sum(row["seconds"] for row in curve.rows)
     common: dict[str, Any] = {
         # In a resumed run, the curve includes earlier epochs, but this process's timer does not.
         "train_seconds": max(cost.seconds - curve.seconds, epochs),
@@ -254,30 +178,28 @@ def train(
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "curve": curve.columns(),
     }
-    found: dict[Key, Record] = {}
+    records: dict[Key, Record] = {}
     for own, wanted in planned:
         begin = time.perf_counter()
         model = network_of(wanted, fitted)
         model = wanted.calibrate(model, prepared.task) if isinstance(wanted, Calibrated) else model
-        calibrated = time.perf_counter() - begin
-        record: Record = dict(own.fields)
-        failure = fitted.failure
+        calibrated = time.perf_counter()
+        failure, measured = fitted.failure, dict[str, Any]()
         if not failure:
-            begin = time.perf_counter()
             try:
-                record |= measure(model, wanted, prepared) | {"failure": None}
+                measured = measure(model, wanted, prepared)
             except NonFiniteError as error:
                 failure = str(error)
-            record["measure_seconds"] = time.perf_counter() - begin
-        if failure:
-            record |= dict.fromkeys((*SCORES, "floor")) | {"failure": failure}
-        found[own] = record | common | {"seconds": common["train_seconds"] + calibrated}
-    if path is not None:
-        path.unlink(missing_ok=True)
+            measured["measure_seconds"] = time.perf_counter() - calibrated
+        empty = dict.fromkeys((*SCORES, "floor")) if failure else {}
+        total = {"seconds": common["train_seconds"] + calibrated - begin}
+        records[own] = dict(own.fields) | measured | empty | {"failure": failure} | common | total
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
     if logits_folder is not None and not fitted.failure:
         name = f"{key['dataset']}-{key['recipe']}-{key['method']}-{key['seed']}.npz"
         save_logits(logits_folder / name, fitted, prepared)
-    return found
+    return records
 
 
 def save_logits(path: Path, fitted: Fitted, prepared: PreparedImages) -> None:

@@ -20,40 +20,7 @@ AVERAGE = 0.98
 
 
 def variants() -> dict[str, Method]:
-    """Variants by id, with the default recipe; "…" in a description is that of the id.
-
-    ==================================  ================================================================================
-    ``flg-sece-rate-…``                 the outer learning rate times …
-    ``flg-sece-one-step``               one look-ahead step of the head instead of the solved head
-    ``flg-sece-alone``                  SECE without cross-entropy as outer loss
-    ``flg-sece-average``                with a moving average of the weights
-    ``gamma-sece``                      one γ for all, moved by the same hypergradient
-    ``…-whole``                         … with a focal loss for the whole network; γ up to 5, outer learning rate 0.002
-    ``focal-control-whole``             focal-control with a focal loss for the whole network; γ up to 5
-    ``flg-sece-whole-rate-…``           flg-sece-whole with the outer learning rate times …
-    ``flg-sece-whole-one-step``         flg-sece-whole with one look-ahead step of the head
-    ``flg-sece-whole-alone``            flg-sece-whole with SECE alone as outer loss
-    ``flg-sece-whole-early``            flg-sece-whole-rate-10, and held-out data move γ from the start of the run
-    ``flg-sece-whole-low-start``        flg-sece-whole-rate-10, and γ = 0.1 instead of 1 until held-out data move it
-    ``flg-sece-whole-last``             flg-sece-whole-low-start, and γ moves in the last 30 % of the run only
-    ``flg-sece-whole-rescaled-rate-…``  flg-sece-whole-rate-…, and the gradient keeps the size of cross-entropy's
-    ``flg-sece-half-rate-…``            flg-sece with γ up to 5, and … times the outer learning rate of flg-sece-whole
-    ``flg-sece-head-rate-10``           flg-sece-half-rate-10, but cross-entropy alone trains the layers before the head
-    ``focal-control-whole-early``       focal-control-whole, and the held-out gap moves γ from the start of the run
-    ``ce-dece-early``                   held-out data move the L2 strengths from the start of the run
-    ``ce-sece-early``                   the same for SECE
-    ``published-…``                     the published γ-Net, made positive by … instead of the absolute value
-    ``recommended-temperature``         one temperature instead of the map
-    ``recommended-clean``               no distorted images
-    ``recommended-brier``               the Brier score as outer loss
-    ``recommended-late``                the map moves only in the last tenth of the run
-    ``recommended-no-average``          without the moving average
-    ``average-gamma``                   one γ instead of the map, moved by the held-out NLL with a solved head
-    ``average-gamma-one-step``          the same with one look-ahead step of the head
-    ``average-gamma-net``               one γ per sample
-    ``average-feedback``                γ moved by the held-out gap, without a gradient
-    ==================================  ================================================================================
-    """
+    """Variants by id, with the default recipe. ``variants.toml`` says what each of them changes."""
     base, published = meta("flg-sece"), meta("flg-sece-published")
     recommended = IMAGE_METHODS["recommended"].method
     assert isinstance(recommended, LearnedConfidence)

@@ -10,7 +10,7 @@ from studies.report.results import (
     read_results,
     write_results,
 )
-from studies.report.table import Column, Table, to_markdown
+from studies.report.table import Column, Table, to_markdown, with_digits
 
 __all__ = [
     "Column",
@@ -25,5 +25,6 @@ __all__ = [
     "read_results",
     "require",
     "to_markdown",
+    "with_digits",
     "write_results",
 ]

@@ -71,6 +71,11 @@ class Table:
         return cells
 
 
+def with_digits(digits: int, *names: str) -> list[Column]:
+    """Return columns of numbers with this many decimals."""
+    return [Column(name, digits=digits) for name in names]
+
+
 def make_table(
     columns: Sequence[Column | str], rows: Sequence[Sequence[Any]], caption: str = "", **options: Any
 ) -> Table:

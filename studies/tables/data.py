@@ -18,7 +18,7 @@ from torch import Tensor
 from calibrant.base.labels import class_columns
 from calibrant.data import TableEncoder, read_columns, train_val_test
 from calibrant.methods import Samples, Task
-from studies.common.records import ClassifierOutput, on_sample
+from studies.common.records import ClassifierOutput, on_sample, short
 
 ENDINGS = (".csv", ".tsv", ".parquet", ".pq")
 _ENDING = re.compile(rf"({'|'.join(map(re.escape, ENDINGS))})(\.gz)?$", re.I)
@@ -242,4 +242,4 @@ def score(output: ClassifierOutput, labels: np.ndarray, new: np.ndarray) -> dict
     raised = true_class.clip(FLOOR) / output.probs.clip(FLOOR).sum(1)
     values["nll_new"] = -np.log(raised[new]).mean() if new.any() else None
     values["clipped"] = (true_class < FLOOR).mean()
-    return {name: None if values[name] is None else float(f"{float(values[name]):.6g}") for name in SCORES}
+    return {name: short(values[name]) for name in SCORES}

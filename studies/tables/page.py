@@ -11,17 +11,21 @@ import pandas as pd
 from calibrant.methods import METHODS
 from studies.common import words
 from studies.common.shared import count, failures, foot
-from studies.report import Column, Record, Report, Results, Verdict, to_markdown
+from studies.report import Record, Report, Results, Verdict, to_markdown
 from studies.tables.compared import Compared, compared, earlier
 from studies.tables.costs import PREDICTED, THREADS, is_cost
 from studies.tables.data import DEVELOPMENT
 from studies.tables.peers import OWN, PEERS, STORIES
-from studies.tables.sheets import Sheet, copy_sheet, cost_sheet, effort_sheet, rank_sheet, rival_sheet, score_sheet
+from studies.tables.sheets import Sheet, copy_sheet, cost_sheet, rank_sheet, rival_sheet, score_sheet
 from studies.tables.targets import cost_targets, score_targets
 
 OVERLAP = (
     "Splits of one table overlap. The variance of a mean over n splits is therefore (1/n + n_test/n_train)·s² instead "
     "of s²/n (Nadeau & Bengio 2003), where n_train counts the training and validation parts."
+)
+TIMES = (
+    "The seconds are those of one run. Several runs were measured at the same time, and our methods were trained as "
+    "populations."
 )
 RIVALS = f"NLL of {OWN} and of the best rival on each table; ratios with 95 % intervals over splits."
 COPIED = (
@@ -57,8 +61,7 @@ def summary(results: Results) -> list[str | Sheet]:
         parts.append(f"The costs of {OWN} were measured with an earlier version of the code on {', '.join(tables)}.")
     for what, verdicts in targets(results).items():
         rows = [[v.statement, v.shown, v.word, v.note] for v in verdicts if v.holds is not None]
-        columns = [Column(name) for name in (what, "measured", "verdict", "95 % interval, and details")]
-        parts += [(columns, rows)] if rows else []
+        parts += [([what, "measured", "verdict", "95 % interval, and details"], rows)] if rows else []
     return parts
 
 
@@ -96,11 +99,6 @@ def make_report(results: Results) -> Report:
         else:
             report.table(*part)
     report.section("Costs", words.UNEQUAL + words.UNEQUAL_PEERS)
-    report.text(
-        "The seconds below are means over all tables and seeds of a method. Several runs were measured at the same "
-        "time, and our methods were trained as populations."
-    )
-    report.table(*effort_sheet(records, config, methods))
     if DEVELOPMENT.intersection(tables):
         report.section("How the defaults were found", words.DEFAULTS)
     _every_table(report, results, methods)
@@ -112,7 +110,7 @@ def make_report(results: Results) -> Report:
 
 def _every_table(report: Report, results: Results, methods: list[str]) -> None:
     config = results.config
-    report.section("Every table", f"Mean over seeds with its 95 % interval (Student's t). {OVERLAP}")
+    report.section("Every table", f"Mean over seeds with its 95 % interval (Student's t). {OVERLAP}\n\n{TIMES}")
     if unsuitable := config.get("unsuitable"):
         report.text(" ".join(["Left out:", *(f"{name} ({why})" for name, why in unsuitable.items())]))
     scores = [r for r in results.records if not is_cost(r)]
@@ -131,7 +129,7 @@ def _methods(report: Report, config: dict[str, Any], methods: list[str]) -> None
     stories = {name: entry.summary for name, entry in METHODS.items()} | STORIES | PEERS
     made_by = config.get("made_by", {})
     rows = [[m, stories.get(m), config["methods"][m], made_by.get(m)] for m in methods]
-    report.table([Column(name) for name in ("method", "what it is", "settings", "made by")], rows)
+    report.table(["method", "what it is", "settings", "made by"], rows)
 
 
 def _missing_or_old(scores: Compared, config: dict[str, Any]) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import re
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -13,7 +12,6 @@ from importlib.metadata import version
 from typing import Any
 
 import numpy as np
-import sklearn
 import torch
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.ensemble import HistGradientBoostingClassifier
@@ -23,7 +21,7 @@ from sklearn.neural_network import MLPClassifier
 
 from calibrant.estimators import CrossCalibrated
 from calibrant.report import versions
-from studies.common.records import ClassifierOutput
+from studies.common.records import output_of
 from studies.tables.data import Source, Split, prepare
 
 SETTINGS: dict[str, Any] = {"hidden_layer_sizes": (64, 64), "early_stopping": True, "max_iter": 1000}
@@ -155,23 +153,16 @@ def _peers() -> dict[str, str]:
 PEERS = _peers()
 
 FOLDS = 5
-SINCE = {"temperature": (1, 8)}
-"""The version of scikit-learn that introduced each calibrator."""
-IN_FOLDS = "80 %, of which each network leaves out a fold"
 
 
-def missing_peers(number: str = sklearn.__version__) -> dict[str, str]:
+def missing_peers() -> dict[str, str]:
     """Return the peers that are not installed here, and why; they are not ranked as failures."""
-    here = tuple(int(part) for part in re.findall(r"\d+", number)[:2])
-    reasons = {}
-    for name in PEERS:
-        base, how = base_of(name)
-        since = SINCE.get(how or "", here)
-        if importlib.util.find_spec(base.package) is None:
-            reasons[name] = f"it needs the package {base.package}, which is not installed"
-        elif here < since:
-            reasons[name] = f"it needs scikit-learn {'.'.join(map(str, since))} or later, and this is {number}"
-    return reasons
+    packages = {name: base_of(name)[0].package for name in PEERS}
+    return {
+        name: f"it needs the package {package}, which is not installed"
+        for name, package in packages.items()
+        if importlib.util.find_spec(package) is None
+    }
 
 
 VERSION = "version 1"
@@ -193,12 +184,6 @@ def peer_settings(method: str) -> str:
     """Return a peer's settings as text."""
     package_settings = {"sklearn": SETTINGS, "realmlp": REALMLP}.get(method.partition("-")[0], BOOSTING)
     return f"{method}, {package_settings}, cv={FOLDS}"
-
-
-def peer_cost(method: str) -> dict[str, Any]:
-    """Return how many models a peer trains for one classifier, and which labels they learn from."""
-    alone = base_of(method)[1] is None
-    return {"networks": 1 if alone else FOLDS, "labels": "80 %, a tenth of it to stop" if alone else IN_FOLDS}
 
 
 def peer(method: str, labels: np.ndarray, seed: int) -> Any:
@@ -235,8 +220,9 @@ def _record(split: Split, method: str) -> dict[str, Any]:
     except ValueError as error:  # a class too small for its folds
         return split.record(method, None, " ".join(str(error).split()), seconds=None)
     seconds = time.perf_counter() - begin
-    output = ClassifierOutput(probs.astype(np.float64), probs.argmax(1), probs.max(1).astype(np.float64))
-    return split.record(method, output, seconds=round(seconds, 3), device=device_of(base_of(method)[0]))
+    return split.record(
+        method, output_of(probs.astype(np.float64)), seconds=round(seconds, 3), device=device_of(base_of(method)[0])
+    )
 
 
 OWN = "self-calibrated"

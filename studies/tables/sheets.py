@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 
 from calibrant.metrics import mean_interval
-from studies.report import Column, Record, by_seed
+from studies.report import Column, Record, by_seed, with_digits
 from studies.tables.compared import JUDGED, Compared, lower_on, ratios
 from studies.tables.costs import PREDICTED, costs_of
 from studies.tables.data import DEVELOPMENT
-from studies.tables.peers import FORMER, OWN, PEERS, RIVAL, kind
+from studies.tables.peers import FORMER, OWN, RIVAL, kind
 from studies.tables.ranks import Ranking, values_of
 
-Sheet = tuple[list[Column], list[list[Any]]]
+Sheet = tuple[list[Column | str], list[list[Any]]]
 """Columns and rows."""
 
 COPIES = 0.01
@@ -52,7 +52,7 @@ def rank_sheet(scores: Compared) -> Sheet:
     rankings = rank_columns(scores, ": rank, all {n}", ": rank, {n} untried", ": rank")
     values = values_of(scores.records, "nll")
     headings = [Column(name, "low", digits=2) for name in rankings]
-    columns = [Column("method"), Column("kind"), *headings, Column(f"{OWN} has the lower NLL on")]
+    columns: list[Column | str] = ["method", "kind", *headings, f"{OWN} has the lower NLL on"]
     rows = []
     for method in scores.methods:
         ranks = [each.mean_ranks[method] if each.tables else None for each in rankings.values()]
@@ -64,14 +64,7 @@ def rank_sheet(scores: Compared) -> Sheet:
 
 def rival_sheet(scores: Compared, overlap: float) -> Sheet:
     """Return our NLL and that of the best rival on each table, the worst ratio first."""
-    columns = [
-        Column("table"),
-        Column(f"NLL, {OWN}"),
-        Column("best rival"),
-        Column("its NLL"),
-        Column("ratio"),
-        Column("settings tried on it"),
-    ]
+    columns: list[Column | str] = ["table", f"NLL, {OWN}", "best rival", "its NLL", "ratio", "settings tried on it"]
     order = sorted(ratios(scores.records, overlap), key=lambda each: -each.ratio.value)
     rows = [
         [each.table, each.own, each.rival, each.best, each.ratio, "yes" if each.table in DEVELOPMENT else "no"]
@@ -89,9 +82,9 @@ def copy_sheet(scores: Compared, overlap: float) -> Sheet:
     shown = {table: float(np.mean(each)) for table, each in shares.items() if COPIES <= min(each) <= max(each) < 1}
     records = [record for record in counted if record["table"] in shown]
     every, new = ({each.table: each for each in ratios(records, overlap, metric)} for metric in ("nll", "nll_new"))
-    columns = [Column("table"), Column("copied, %", digits=0)]
+    columns: list[Column | str] = ["table", *with_digits(0, "copied, %")]
     for which in ("all rows", "rows without a copy"):
-        columns += [Column(f"ratio, {which}"), Column(f"best rival, {which}")]
+        columns += [f"ratio, {which}", f"best rival, {which}"]
     rows = [
         [table, 100 * shown[table], every[table].ratio, every[table].rival, new[table].ratio, new[table].rival]
         for table in sorted(new, key=lambda name: -shown[name])
@@ -107,9 +100,9 @@ def cost_sheet(records: list[Record]) -> Sheet:
         costs_of(records, "peak_memory", names),
         costs_of(records, "predict_seconds", [OWN]),
     )
-    columns = [Column("table"), *(Column(f"seconds, {name}", digits=1) for name in names)]
-    columns += [Column(f"MB, {name}", digits=0) for name in names]
-    columns += [Column(f"seconds to predict {PREDICTED:,} rows, {OWN}", digits=1)]
+    columns: list[Column | str] = ["table", *with_digits(1, *(f"seconds, {name}" for name in names))]
+    columns += with_digits(0, *(f"MB, {name}" for name in names))
+    columns += with_digits(1, f"seconds to predict {PREDICTED:,} rows, {OWN}")
     rows: list[list[Any]] = []
     for table, of_methods in seconds.items():
         held = memory.get(table, {})
@@ -123,24 +116,6 @@ def cost_sheet(records: list[Record]) -> Sheet:
     return columns, rows
 
 
-def effort_sheet(records: list[Record], config: dict[str, Any], methods: list[str]) -> Sheet:
-    """Return models, labels, and seconds on each device that a method ran on."""
-    runs: dict[tuple[str, str], list[float]] = {}
-    for record in records:
-        if record["seconds"] is not None:
-            default = "cpu" if record["method"] in PEERS else config.get("device", "unknown")
-            device = record.get("device") or default  # older records of other libraries do not name it
-            runs.setdefault((record["method"], device), []).append(record["seconds"])
-    devices = list(dict.fromkeys(device for _, device in runs))
-    rows: list[list[Any]] = []
-    for method in methods:
-        effort = config.get("costs", {}).get(method, {})
-        seconds = [float(np.mean(runs[method, d])) if (method, d) in runs else None for d in devices]
-        rows.append([method, effort.get("networks"), effort.get("labels"), *seconds])
-    head = [Column("method"), Column("models"), Column("labels")]
-    return [*head, *(Column(f"seconds per run, {d}", digits=1) for d in devices)], rows
-
-
 def score_sheet(records: list[Record], table: str, methods: list[str], overlap: float) -> Sheet:
     """Return every method's means over splits on one table, with their intervals, the lowest NLL first."""
     on_table = [r for r in records if r["table"] == table]
@@ -152,4 +127,4 @@ def score_sheet(records: list[Record], table: str, methods: list[str], overlap: 
     def loss(row: list[Any]) -> float:
         return np.inf if row[2] is None or np.isnan(row[2].value) else float(row[2].value)
 
-    return [Column("method"), *SCORES], sorted(rows, key=loss)
+    return ["method", *SCORES], sorted(rows, key=loss)

@@ -27,14 +27,12 @@ from studies.tables.data import FLOOR, SIZES, Source, Split, TableFile, examine,
 from studies.tables.page import make_report, to_terminal
 from studies.tables.peers import (
     FORMER,
-    IN_FOLDS,
     NETWORK_ONLY,
     OWN,
     PEERS,
     RIVAL,
     made_by,
     missing_peers,
-    peer_cost,
     peer_settings,
     run_peers,
 )
@@ -44,9 +42,6 @@ ORDER = [*METHODS, NETWORK_ONLY, FORMER, *PEERS]
 LEARNING_RATE = 0.005
 """Adam's learning rate for the network baselines on all tables. Of 0.002, 0.005, 0.01 and 0.02, it gave the lowest mean
 validation loss of the stopped network on eleven tables and parts of tables, at seeds that no reported split uses."""
-
-SPLIT = "60 %, and 20 % to stop, calibrate or move outer variables"
-"""The labels that our baselines learn from."""
 
 
 def for_tables(method: Method) -> Method:
@@ -127,7 +122,6 @@ def plan(
         "nll_floor": FLOOR,
         "methods": settings,
         "made_by": versions,
-        "costs": {n: cost_of(ours[n]) if n in ours else peer_cost(n) for n in names},
         "tables": examined.tables,
         "left_out": left_out,
         "notes": {name: examined.notes.get(name, []) for name in sources},
@@ -205,20 +199,12 @@ def extend(config: Mapping[str, Any], records: list[Record]) -> dict[str, Any]:
     tables = list(dict.fromkeys(r["table"] for r in records))
     methods = [name for name in order if any(r["method"] == name for r in records)]
     extended: dict[str, Any] = {"tables": {name: config["tables"][name] for name in tables}}
-    for about in ("methods", "made_by", "costs"):
+    for about in ("methods", "made_by"):
         extended[about] = {name: config[about][name] for name in methods if name in config.get(about, {})}
     extended["left_out"] = {n: why for n, why in config.get("left_out", {}).items() if n not in methods}
     extended["notes"] = {n: notes for n, notes in config.get("notes", {}).items() if notes and n in tables}
     extended["unsuitable"] = {n: why for n, why in config.get("unsuitable", {}).items() if why and n not in tables}
     return extended
-
-
-def cost_of(method: Method) -> dict[str, Any]:
-    """Return how many networks one of our methods trains per classifier, and which labels they learn from."""
-    if isinstance(method, SelfCalibrated):
-        many = method.folds * method.repeats
-        return {"networks": many, "labels": IN_FOLDS} if method.refit else {"networks": 1, "labels": SPLIT}
-    return {"networks": method.members if isinstance(method, Ensemble) else 1, "labels": SPLIT}
 
 
 STUDY = Study(

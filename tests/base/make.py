@@ -76,12 +76,7 @@ def frame(name, folder, told, classifier, X, labels):
         town=np.array(["Bern", "Rom"])[np.arange(len(X)) % 2], new=labels == "low"
     )
     table.loc[0, "width"] = None
-    classifier.set_params(members=("network",)).fit(table, labels).save(folder / f"{name}-frame.calibrant")
-    told["frame"] = {
-        "classes": classifier.classes_.tolist(),
-        "probs": classifier.predict_proba(table[:5]).tolist(),
-        "table": json.loads(table[:5].to_json(orient="split")),
-    }
+    fitted("frame", name, folder, told, classifier.set_params(members=("network",)), table, labels)
     encoder = TableEncoder().fit(table)
     encoder.save(folder / f"{name}-encoder.calibrant")
     told["encoder"] = {"numbers": encoder.transform(table[:5]).tolist()}
@@ -96,9 +91,14 @@ def text(name, folder, told, classifier, labels):
     table = pd.DataFrame({"wine": [f"{a} {b} {c}" for (a, b), c in zip(words[places], labels, strict=True)]})
     table["price"] = np.arange(len(labels)) % 7
     table.loc[1, "wine"] = None
-    classifier.set_params(members=("network", "linear"), text_columns=["wine"]).fit(table, labels)
-    classifier.save(folder / f"{name}-text.calibrant")
-    told["text"] = {
+    classifier = classifier.set_params(members=("network", "linear"), text_columns=["wine"])
+    fitted("text", name, folder, told, classifier, table, labels)
+
+
+def fitted(kind, name, folder, told, classifier, table, labels):
+    """Fit and save a classifier of a data frame, and store its probabilities."""
+    classifier.fit(table, labels).save(folder / f"{name}-{kind}.calibrant")
+    told[kind] = {
         "classes": classifier.classes_.tolist(),
         "probs": classifier.predict_proba(table[:5]).tolist(),
         "table": json.loads(table[:5].to_json(orient="split")),

@@ -6,8 +6,6 @@ import json
 import os
 import resource
 import stat
-import subprocess
-import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -17,7 +15,6 @@ import pytest
 import torch
 
 from calibrant import posthoc
-from calibrant.base.atomic_write import whole_file, write_text_whole
 from calibrant.base.files import Format, read_arrays, write_container
 from calibrant.data import TableEncoder
 
@@ -75,18 +72,6 @@ def test_devices_and_pipes_are_written_to_and_stay(tmp_path):
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 
 
-def test_standard_output_gets_the_file():
-    code = (
-        "import sys; from calibrant.base.atomic_write import write_text_whole; write_text_whole('/dev/stdout', 'whole')"
-    )
-    done = subprocess.run([sys.executable, "-c", code], env=_environment(), capture_output=True, check=True)
-    assert done.stdout == b"whole"
-
-
-def _environment():
-    return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")}
-
-
 def test_a_missing_folder_or_a_folder_is_a_sentence(tmp_path):
     with pytest.raises(ValueError, match=r"The folder .*/no/folder does not exist; make it first"):
         save(tmp_path / "no" / "folder" / "file")
@@ -138,21 +123,6 @@ def test_a_full_disk_is_reported_and_leaves_the_file(tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert path.read_bytes() == before
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_an_error_while_writing_leaves_the_former_file(tmp_path):
-    path = tmp_path / "file"
-    write_text_whole(path, "old")
-
-    def fail():
-        with whole_file(path) as unfinished:
-            unfinished.write_text("half")
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        fail()
-    assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 
 

@@ -264,3 +264,34 @@ def test_recorded_dropout_draws_new_numbers_that_can_be_repeated():
         compile="graphs",
     )
     assert len(history["inner_loss"].flatten().unique()) > 25
+
+
+@pytest.mark.parametrize("compile", ["graphs", None])
+def test_a_resumed_run_gives_the_same_bits(compile, tmp_path):
+    def trained(steps, **settings):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.3), nn.Linear(8, 3)).cuda()
+        x, y = torch.randn(50, 6).cuda(), torch.randint(0, 3, (50,)).cuda()
+        one = Bilevel(net, train=(x, y), batch_size=16)
+        settings |= {"hypergradient": Plain(2), "inner_optimizer": AdamW(0.01), "compile": compile}
+        return solve(one, outer_steps=steps, callbacks=[Checkpoint(tmp_path / "run", every=30)], **settings)
+
+    whole = trained(60)
+    trained(30)
+    resumed = trained(60, resume=tmp_path / "run")
+    assert torch.equal(resumed.params, whole.params)
+    assert all(torch.equal(resumed.buffers[name], value) for name, value in whole.buffers.items())
+
+
+def test_fit_holds_few_copies_of_the_parameters():
+    """The user's network, the start, the trained vector, its gradient, its momentum, and the average."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(64, 2048), nn.BatchNorm1d(2048), nn.ReLU(), nn.Linear(2048, 2048), nn.Linear(2048, 4))
+    net.cuda()
+    size = 4 * sum(p.numel() for p in net.parameters())
+    x, y = torch.randn(3000, 64).cuda(), torch.randint(0, 4, (3000,)).cuda()
+    before = torch.cuda.memory_allocated() - size
+    torch.cuda.reset_peak_memory_stats()
+    optimizer = SGD(0.01, momentum=0.9)
+    calibrant.fit(net, (x[:2000], y[:2000]), (x[2000:], y[2000:]), epochs=3, optimizer=optimizer, precision="float32")
+    assert torch.cuda.max_memory_allocated() - before < 8 * size

@@ -24,11 +24,8 @@ def test_stacking_copies_only_what_differs():
     assert stacked.hyper["shared"] is shared
     assert stacked.hyper["own"].tolist() == [0.0, 1.0]
     assert (axes.inputs, axes.targets, axes.hyper) == (0, None, {"shared": None, "own": 0})
-    assert stacked.index == slice(None)
-    assert stacked.seed is None
-    alone, axes = stack(batches[:1] * 3)
-    assert alone.inputs is x
-    assert axes.inputs is None
+    assert (stacked.index, stacked.seed) == (slice(None), None)
+    assert stack(batches[:1] * 3)[0].inputs is x
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,12 @@ import joblib
 import numpy as np
 import pandas as pd
 import pytest
-import sklearn
 from scipy import sparse
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GroupKFold, KFold, TimeSeriesSplit, cross_val_score
+from sklearn.model_selection import GroupKFold, KFold, TimeSeriesSplit
 from sklearn.naive_bayes import GaussianNB
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
@@ -21,9 +20,10 @@ from sklearn.svm import SVC, LinearSVC
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from calibrant import CrossCalibrated
-from calibrant.estimators.selective import HeldOut
 from calibrant.posthoc import Temperature
 from tests.estimators.cases import three_classes
+
+X, y = three_classes()
 
 WEIGHTS = "rows are dealt to folds at random, so that removed and repeated rows change the folds"
 EXPECTED_FAILURES = {f"check_sample_weight_equivalence_on_{kind}_data": WEIGHTS for kind in ("dense", "sparse")}
@@ -124,13 +124,7 @@ def test_nothing_to_learn_gives_the_class_frequencies():
     assert abs(probs.mean() - y.mean()) < 0.05
 
 
-def test_two_rows_support_no_more_than_three_quarters():
-    clf = CrossCalibrated(LogisticRegression(C=1e6), random_state=0).fit([[-5.0], [5.0]], [0, 1])
-    assert clf.predict_proba([[-100.0], [100.0]]).max() <= 0.75 + 1e-9
-
-
 def test_data_frames_and_sparse_matrices_pass_through():
-    X, y = three_classes()
     frame = pd.DataFrame(X, columns=[f"c{k}" for k in range(X.shape[1])])
     clf = CrossCalibrated(LogisticRegression(), random_state=0).fit(frame, y)
     assert list(clf.feature_names_in_) == list(frame.columns)
@@ -161,17 +155,6 @@ def test_weights_reach_estimator_and_calibration():
     clf = CrossCalibrated(GaussianNB(), random_state=0).fit(X, y, weights)
     plain = CrossCalibrated(GaussianNB(), random_state=0).fit(X, y)
     assert clf.predict_proba(X)[:, 0].mean() > plain.predict_proba(X)[:, 0].mean() + 0.05
-
-
-def test_metadata_routing():
-    X, y = overconfident(120)
-    with sklearn.config_context(enable_metadata_routing=True):
-        base = GaussianNB().set_fit_request(sample_weight=True)
-        clf = CrossCalibrated(base, cv=GroupKFold(4)).set_fit_request(sample_weight=True, groups=True)
-        clf.fit(X, y, sample_weight=np.ones(120), groups=np.arange(120) // 10)
-        assert np.isfinite(clf.oof_proba_).all()
-        scores = cross_val_score(clf, X, y, params={"groups": np.arange(120) // 10}, cv=GroupKFold(3))
-        assert scores.mean() > 0.5
 
 
 def test_rows_never_held_out_have_no_out_of_fold_prediction():
@@ -254,9 +237,7 @@ def test_calibrators_can_be_chosen(calibrator):
         ({"cv": 1}, {}, "cv must be at least 2 folds; got 1"),
         ({"cv": "five"}, {}, "cv must be a number of folds"),
         ({"cv": [(np.arange(50), np.arange(40, 60))] * 2}, {}, "trains on rows"),
-        ({}, {"groups": np.zeros(60)}, "groups must hold at least two"),
         ({}, {"groups": np.zeros(5)}, "inconsistent"),
-        ({"calibrator": "magic"}, {}, "magic"),
     ],
 )
 def test_errors_say_what_was_expected(settings, fit, words):
@@ -278,15 +259,8 @@ def test_it_beats_scikit_learns_calibration_of_an_overconfident_classifier():
     assert means[-1] < means[:-1].min()
 
 
-def test_scaling_in_a_pipeline():
-    X, y = three_classes()
-    assert cross_val_score(CrossCalibrated(make_pipeline(StandardScaler(), SVC())), X, y, cv=3).mean() > 0.8
-
-
 def test_a_new_fit_keeps_nothing_of_an_earlier_one():
-    X, y = three_classes()
     clf = CrossCalibrated(LogisticRegression(), random_state=0).fit(pd.DataFrame(X).add_prefix("x"), y)
-    clf.held_out_ = HeldOut.of(clf.oof_proba_, clf.oof_labels_)  # as in files of large tables
     clf.fit(X[::2], y[::2])
     fresh = CrossCalibrated(LogisticRegression(), random_state=0).fit(X[::2], y[::2])
     assert vars(clf).keys() == vars(fresh).keys()
@@ -295,7 +269,6 @@ def test_a_new_fit_keeps_nothing_of_an_earlier_one():
 
 
 def test_a_failed_fit_leaves_the_classifier_unchanged():
-    X, y = three_classes()
     clf = CrossCalibrated(LogisticRegression(), random_state=0).fit(X, y)
     before = vars(clf).copy()
     with pytest.raises(TypeError, match="no_such_parameter"):
@@ -337,13 +310,9 @@ def test_only_the_proportions_of_weights_count():
     np.testing.assert_allclose(small, large, rtol=0, atol=1e-3)
 
 
-def test_pickle_keeps_it_and_save_says_so(tmp_path):
-    X, y = three_classes()
+def test_pickle_keeps_it(tmp_path):
     clf = CrossCalibrated(GaussianNB(), random_state=0).fit(X, y)
     joblib.dump(clf, tmp_path / "model")
     again = joblib.load(tmp_path / "model")
     assert np.array_equal(again.predict_proba(X), clf.predict_proba(X))
     assert again.rejection_rule(risk=0.2) == clf.rejection_rule(risk=0.2)
-    for call in (clf.save, CrossCalibrated.load):
-        with pytest.raises(TypeError, match=r"joblib.*pickle, or skops"):
-            call(tmp_path / "model")

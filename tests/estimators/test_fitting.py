@@ -13,6 +13,8 @@ from calibrant.estimators.reading import hold_out
 from calibrant.methods import BO4SC
 from tests.estimators.cases import QUICK, three_classes
 
+X, y = three_classes()
+
 each = pytest.mark.parametrize("quick", QUICK.values(), ids=QUICK)
 
 
@@ -24,28 +26,19 @@ each = pytest.mark.parametrize("quick", QUICK.values(), ids=QUICK)
         np.array(["low", "mid", "high"], dtype=object),
         [10, -3, 7],
         [0.0, 1.0, 2.0],
+        [True, False, False],
     ],
-    ids=["text", "objects", "whole numbers", "floats"],
+    ids=["text", "objects", "whole numbers", "floats", "truth values"],
 )
 def test_labels_of_every_kind(quick, names):
-    X, y = three_classes()
     fitted = clone(quick).fit(X, np.asarray(names)[y])
-    assert list(fitted.classes_) == sorted(names)
+    assert list(fitted.classes_) == sorted(set(names))
     assert (fitted.predict(X) == np.asarray(names)[y]).mean() > 0.8
     assert fitted.predict(X).dtype == np.asarray(names).dtype
 
 
 @each
-def test_two_classes_as_truth_values(quick):
-    X, y = three_classes()
-    fitted = clone(quick).fit(X, y == 0)
-    assert fitted.predict(X).dtype == bool
-    assert fitted.predict_proba(X).shape == (90, 2)
-
-
-@each
 def test_frames_series_and_lists_are_read_alike(quick):
-    X, y = three_classes()
     expected = clone(quick).fit(X, y).predict_proba(X)
     frame = pd.DataFrame(X, columns=["a", "b"])
     np.testing.assert_array_equal(clone(quick).fit(frame, pd.Series(y)).predict_proba(frame), expected)
@@ -56,7 +49,6 @@ def test_frames_series_and_lists_are_read_alike(quick):
 
 @each
 def test_what_is_refused(quick):
-    X, y = three_classes()
     with pytest.raises(ValueError, match="one class only"):
         clone(quick).fit(X, np.zeros(90))
     with pytest.raises(ValueError, match="zero"):
@@ -67,15 +59,12 @@ def test_what_is_refused(quick):
         clone(quick).fit(X, y, X_val=X)
     with pytest.raises(ValueError, match="got 7, which"):
         clone(quick).fit(X, y, X_val=X[:3], y_val=[0, 1, 7])
-    with pytest.raises(ValueError, match="learning_rate must be a positive"):
-        clone(quick).set_params(learning_rate=0).fit(X, y)
     with pytest.raises(ValueError, match="device must be"):
         clone(quick).set_params(device="tpu").fit(X, y)
 
 
 @each
 def test_equal_weights_are_no_weights_and_weight_zero_is_absence(quick):
-    X, y = three_classes()
     expected = clone(quick).fit(X, y).predict_proba(X)
     np.testing.assert_array_equal(clone(quick).fit(X, y, np.full(90, 2.5)).predict_proba(X), expected)
     weights = np.r_[np.linspace(1, 2, 60), np.zeros(30)]
@@ -117,11 +106,18 @@ def test_every_kind_of_weights_on_a_handful_of_rows(weights):
     assert fitted.label_smoothing_.shape == (3,)
 
 
-def test_the_rate_of_wrong_labels_is_one_number():
-    X, y = three_classes()
-    fitted = clone(QUICK["bo4sc"]).set_params(method=BO4SC(also=("label-noise",))).fit(X, y)
+def test_what_was_learned():
+    fitted = clone(QUICK["bo4sc"]).set_params(method=BO4SC(also=("label-noise",), keep_history=True)).fit(X, y)
     assert isinstance(fitted.label_noise_, float)
     assert 0 < fitted.label_noise_ < 0.5
+    shapes = {name: values.shape for name, values in fitted.history_.items()}
+    assert shapes == dict.fromkeys(["inner_loss", "outer_loss", "gradient_norm"], (4,))
+    assert fitted.sample_weights_history_.shape == (5, 90)
+    np.testing.assert_array_equal(fitted.sample_weights_history_[-1], fitted.sample_weights_)
+    crossfitted = clone(QUICK["self-calibrated"]).fit(X, y)
+    assert crossfitted.candidate_ == "pooled"
+    assert crossfitted.l2_.shape == (3,)  # two layers, and the embedding's own
+    assert crossfitted.label_noise_ is None
 
 
 @each
@@ -142,7 +138,6 @@ def test_held_out_rows_keep_the_classes_in_proportion():
 
 
 def test_bo4sc_holds_out_a_part_or_takes_the_one_given():
-    X, y = three_classes()
     own = clone(QUICK["bo4sc"]).fit(X, y)
     assert len(own.validation_indices_) == 22
     assert np.isnan(own.sample_weights_[own.validation_indices_]).all()
@@ -156,32 +151,8 @@ def test_bo4sc_holds_out_a_part_or_takes_the_one_given():
     assert not np.array_equal(weighted.predict_proba(X), given.predict_proba(X))
 
 
-def test_histories():
-    X, y = three_classes()
-    fitted = clone(QUICK["bo4sc"]).set_params(method=BO4SC(keep_history=True)).fit(X, y)
-    assert {k: v.shape for k, v in fitted.history_.items()} == dict.fromkeys(
-        ["inner_loss", "outer_loss", "gradient_norm"], (4,)
-    )
-    assert fitted.sample_weights_history_.shape == (5, 90)
-    np.testing.assert_array_equal(fitted.sample_weights_history_[-1], fitted.sample_weights_)
-    crossfitted = clone(QUICK["self-calibrated"]).fit(X, y)
-    assert crossfitted.history_["outer_loss"].shape == (4,)
-    assert crossfitted.candidate_ == "pooled"
-    assert crossfitted.l2_.shape == (3,)  # two layers, and the embedding's own
-    assert crossfitted.label_noise_ is None
-
-
-def test_without_refit_one_network_is_trained():
-    X, y = three_classes()
-    fitted = clone(QUICK["self-calibrated"]).set_params(refit=False).fit(X, y)
-    assert len(fitted.model_.networks) == 1
-    assert len(fitted.validation_indices_) == 22
-    assert np.isfinite(fitted.suspicion_).all()
-
-
 @each
 def test_callbacks_are_called_and_failures_are_said(quick):
-    X, y = three_classes()
 
     class Count(Callback):
         steps = 0
@@ -193,7 +164,6 @@ def test_callbacks_are_called_and_failures_are_said(quick):
     fitted = clone(quick).fit(X, y, callbacks=[count])
     kinds = 2 if getattr(quick, "embedding", None) else 1  # networks that embed columns are a separate run
     assert count.steps == 4 * kinds
-    assert len(fitted.history_["inner_loss"]) == 4
     with pytest.raises(NonFiniteError, match="not finite"):
         fitted.set_params(learning_rate=1e30).fit(X, y)
     fresh = clone(fitted)
@@ -204,7 +174,6 @@ def test_callbacks_are_called_and_failures_are_said(quick):
 
 
 def test_nothing_of_a_former_fit_remains(tmp_path):
-    X, y = three_classes()
     rich = clone(QUICK["bo4sc"]).set_params(method=BO4SC(also=("l2", "label-noise"), keep_history=True))
     rich.fit(pd.DataFrame(X, columns=["a", "b"]), y)
     assert {"l2_", "label_noise_", "sample_weights_history_", "feature_names_in_"} <= set(vars(rich))
@@ -218,7 +187,6 @@ def test_nothing_of_a_former_fit_remains(tmp_path):
 @each
 @pytest.mark.parametrize("where", ["training", "keeping"])
 def test_a_fit_that_fails_leaves_the_former_one_whole(quick, where, monkeypatch):
-    X, y = three_classes()
     wide = pd.DataFrame(np.c_[X, X], columns=list("abcd"))
     fitted = clone(quick).fit(wide, y)
     before, probs = dict(vars(fitted)), fitted.predict_proba(wide)
@@ -245,7 +213,6 @@ def test_weighted_scaling_is_that_of_repeated_rows():
 
 @each
 def test_units_and_constant_columns_do_not_matter(quick):
-    X, y = three_classes()
     expected = clone(quick).fit(X, y)
     moved = clone(quick).fit(X * 1024.0 - 4096.0, y)  # powers of two: no rounding
     np.testing.assert_allclose(moved.predict_proba(X * 1024.0 - 4096.0), expected.predict_proba(X), atol=1e-3)
@@ -272,7 +239,6 @@ def test_given_validation_parts_of_any_size_and_weight(quick, n, val, weighted):
 
 
 def test_without_weights_none_are_shown_and_labels_count_fully(tmp_path):
-    X, y = three_classes()
     method = BO4SC(weights=None, also=("l2",), keep_history=True)
     fitted = BO4SCClassifier(8, epochs=20, method=method, random_state=0).fit(X, y)
     assert fitted.sample_weights_ is None

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
@@ -72,41 +70,6 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path):
         calibrant.fit(net, (x + 1, y), method=method, callbacks=[StopAfter(9, crash)], checkpoint=tmp_path)
     with pytest.raises(ValueError, match="must name a folder"):
         calibrant.fit(net, (x, y), method=method, checkpoint=__file__)
-
-
-SCRIPT = """
-import sys, torch, calibrant
-torch.manual_seed(0)
-x, y = torch.randn(300, 6), torch.randint(0, 3, (300,))
-net = torch.nn.Sequential(torch.nn.Linear(6, 16), torch.nn.Tanh(), torch.nn.Linear(16, 3))
-print("begin", flush=True)
-result = calibrant.fit(net, (x[:200], y[:200]), (x[200:], y[200:]), networks=1, epochs=150, checkpoint=sys.argv[1],
-                       checkpoint_seconds=0)
-print(result.probs(x).numpy().tobytes().hex())
-"""
-
-
-@pytest.mark.slow
-def test_a_killed_process_goes_on(tmp_path):
-    def begin(folder):
-        command = [sys.executable, "-c", SCRIPT, str(folder)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert process.stdout.readline() == "begin\n"
-        return process
-
-    expected = begin(tmp_path / "whole").communicate(timeout=120)[0]
-    killed = 0
-    for _ in range(5):
-        process = begin(tmp_path / "cut")
-        deadline = time.monotonic() + 60
-        while not (tmp_path / "cut").exists() and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.01)
-        time.sleep(0.3)
-        killed += process.poll() is None
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-    assert killed
-    assert begin(tmp_path / "cut").communicate(timeout=120)[0] == expected
 
 
 LONG = AveragedNetwork(epochs=200)

@@ -10,15 +10,16 @@ import pandas as pd
 import pytest
 from safetensors import safe_open
 from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
 from sklearn.metrics import roc_auc_score
 
 import calibrant
 from calibrant import BO4SCClassifier, SelfCalibratedClassifier
 from calibrant.base.files import read_arrays, read_content, write_container
 from calibrant.estimators import bo4sc, load_classifier, self_calibrated
-from calibrant.estimators.selective import reaches, withhold
+from calibrant.estimators.selective import withhold
 from tests.estimators.cases import QUICK, three_classes
+
+X, y = three_classes()
 
 each = pytest.mark.parametrize("quick", QUICK.values(), ids=QUICK)
 NAMES = np.array(["low", "mid", "high"])
@@ -27,7 +28,6 @@ NAMES = np.array(["low", "mid", "high"])
 @each
 def test_the_frozen_networks_are_the_trained_ones(quick, monkeypatch):
     """The fitted classifier has the same probabilities as the method's result."""
-    X, y = three_classes()
     kept = {}
     method = type(quick._method())
     original = method.fit
@@ -44,7 +44,6 @@ def test_the_frozen_networks_are_the_trained_ones(quick, monkeypatch):
 
 @each
 def test_probabilities_confidence_and_prediction_agree(quick):
-    X, y = three_classes()
     fitted = clone(quick).fit(X, NAMES[y])
     probs = fitted.predict_proba(X)
     np.testing.assert_allclose(probs.sum(1), 1)
@@ -56,7 +55,6 @@ def test_probabilities_confidence_and_prediction_agree(quick):
 
 @each
 def test_abstention(quick):
-    X, y = three_classes()
     fitted = clone(quick).fit(X, y)
     threshold = float(np.median(fitted.confidence(X)))
     kept = fitted.confidence(X) >= threshold
@@ -64,8 +62,9 @@ def test_abstention(quick):
     np.testing.assert_array_equal(answer, np.where(kept, fitted.predict(X), -1))
     with pytest.raises(ValueError, match="is one of the classes"):
         fitted.predict(X, reject_below=0.9, reject_label=2)
-    with pytest.raises(ValueError, match="reject_label needs a rule"):
-        fitted.predict(X, reject_label=9)
+    for below in (1.5, -0.1, float("nan"), "0.5"):
+        with pytest.raises(ValueError, match="reject_below must be a"):
+            fitted.predict(X, reject_below=below)
 
 
 @pytest.mark.parametrize(
@@ -78,17 +77,14 @@ def test_abstention(quick):
         (["a", "b"], None, ["a", None]),
         (["a", "b"], "don't know", ["a", "don't know"]),
         ([False, True], None, [False, None]),
+        ([0.5, 1.5], None, [0.5, np.nan]),
+        (np.array([0, 1], np.int8), 300, [0, 300]),
     ],
 )
 def test_labels_of_abstention(classes, label, expected):
     classes = np.asarray(classes)
     answer = withhold(classes, np.array([True, False]), classes, label)
-    assert answer.tolist() == expected
-
-
-def test_abstention_among_floats_is_nan():
-    classes = np.array([0.5, 1.5])
-    assert np.isnan(withhold(classes, np.array([True, False]), classes, None)[1])
+    np.testing.assert_equal(answer.tolist(), expected)
 
 
 def test_abstention_that_cannot_be_told_apart():
@@ -97,9 +93,6 @@ def test_abstention_that_cannot_be_told_apart():
         withhold(classes, np.ones(2, bool), classes, None)
     with pytest.raises(ValueError, match="one of the classes"):
         withhold(classes, np.ones(2, bool), classes, True)  # equal to 1
-    for below in (1.5, -0.1, float("nan"), "0.5", True):
-        with pytest.raises(ValueError, match="between 0 and 1"):
-            reaches(np.ones(2), below)
 
 
 @each
@@ -134,7 +127,6 @@ def test_flipped_labels_are_suspected(quick):
         assert fitted.candidate_ == "label noise"
         assert isinstance(fitted.label_noise_, float)
         assert 0.05 < fitted.label_noise_ < 0.3
-        assert len(fitted.history_["inner_loss"]) == 36  # the chosen run has three times the epochs
     with pytest.raises(ValueError, match="or neither"):
         fitted.suspects(X)
     with pytest.raises(ValueError, match="whole number"):
@@ -142,7 +134,6 @@ def test_flipped_labels_are_suspected(quick):
 
 
 def test_a_trained_weight_of_zero_is_full_suspicion():
-    X, y = three_classes()
     fitted = clone(QUICK["bo4sc"]).fit(X, y)
     rows = fitted.train_indices_
     own = fitted.predict_proba(X)[np.arange(90), y]
@@ -152,16 +143,8 @@ def test_a_trained_weight_of_zero_is_full_suspicion():
 
 
 @each
-def test_nothing_before_fit(quick, tmp_path):
-    for call in (lambda c: c.suspects(), lambda c: c.confidence([[0, 0]]), lambda c: c.save(tmp_path / "m")):
-        with pytest.raises(NotFittedError):
-            call(clone(quick))
-
-
-@each
 @pytest.mark.parametrize("kind", ["text", "objects", "whole numbers", "truth values"])
 def test_files(quick, kind, tmp_path):
-    X, y = three_classes()
     labels = {"text": NAMES[y], "objects": NAMES[y].astype(object), "whole numbers": y * 10, "truth values": y > 0}
     frame = pd.DataFrame(X, columns=["a", "b"])
     fitted = clone(quick).fit(frame, labels[kind])
@@ -176,19 +159,11 @@ def test_files(quick, kind, tmp_path):
     assert repr(load_classifier(tmp_path / "model.calibrant")) == repr(fitted)
     with pytest.raises(ValueError, match="feature names"):
         again.predict(frame.rename(columns={"a": "c"}))
-    again.fit(X, y)
-
-
-@each
-@pytest.mark.parametrize("how", [lambda m: pickle.loads(pickle.dumps(m)), copy.deepcopy], ids=["pickle", "deepcopy"])
-def test_copies(quick, how):
-    X, y = three_classes()
-    fitted = clone(quick).fit(X, y)
-    np.testing.assert_array_equal(how(fitted).predict_proba(X), fitted.predict_proba(X))
+    for copied in (pickle.loads(pickle.dumps(fitted)), copy.deepcopy(fitted), again):
+        np.testing.assert_array_equal(copied.fit(X, y).predict(X).shape, y.shape)
 
 
 def test_a_file_is_small_and_says_what_it_is(tmp_path):
-    X, y = three_classes()
     path = tmp_path / "model.calibrant"
     fitted = clone(QUICK["self-calibrated"]).set_params(members=("network",)).fit(X, y)
     fitted.save(path)
@@ -201,7 +176,6 @@ def test_a_file_is_small_and_says_what_it_is(tmp_path):
 
 
 def test_wrong_files(tmp_path):
-    X, y = three_classes()
     path = tmp_path / "model.calibrant"
     clone(QUICK["bo4sc"]).fit(X, y).save(path)
     with pytest.raises(ValueError, match="holds a BO4SCClassifier, not a SelfCalibratedClassifier"):
@@ -251,7 +225,6 @@ def test_wrong_files(tmp_path):
 
 
 def test_what_cannot_be_written_says_so(tmp_path):
-    X, y = three_classes()
     fitted = clone(QUICK["bo4sc"]).set_params(random_state=np.random.RandomState(0)).fit(X, y)
     fitted.save(tmp_path / "model")
     assert BO4SCClassifier.load(tmp_path / "model").random_state is None

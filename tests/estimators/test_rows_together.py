@@ -101,15 +101,6 @@ def test_a_number_of_folds_and_rows_of_weight_zero():
     assert np.isfinite(clf.oof_proba_[weights > 0]).all()
 
 
-def test_a_splitter_is_not_written_to_a_file(tmp_path):
-    X, y = noisy(60)
-    clf = SelfCalibratedClassifier(cv=KFold(3), **QUICK).fit(X, y)
-    clf.save(tmp_path / "model")
-    again = SelfCalibratedClassifier.load(tmp_path / "model")
-    assert again.cv is None
-    np.testing.assert_array_equal(again.predict_proba(X), clf.predict_proba(X))
-
-
 @pytest.mark.parametrize(
     ("settings", "fit", "words"),
     [

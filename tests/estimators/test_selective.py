@@ -9,8 +9,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import cross_val_predict
 
 from calibrant import BO4SCClassifier, CrossCalibrated, SelfCalibratedClassifier
-from calibrant.estimators import load_classifier, selective
-from calibrant.estimators.selective import HeldOut, SelectiveMixin, one_of_each
+from calibrant.estimators import load_classifier
+from calibrant.estimators.selective import SelectiveMixin
 from calibrant.selective import RAPS, RejectionRule, SetRule, Window, conformal_rule, threshold_for_risk
 from tests import blobs as clusters
 from tests.estimators.cases import QUICK, three_classes
@@ -105,20 +105,15 @@ def test_randomised_sets_repeat_with_their_seed(fitted):
 
 
 def test_one_row_of_each_group_counts(fitted):
-    groups = np.arange(800) // 8
-    rule = fitted.rejection_rule(0.3, groups=groups)
-    assert rule.n == 100
-    assert rule == fitted.rejection_rule(0.3, groups=groups)
-    assert fitted.set_rule(groups=groups).n == 100
-    rows = one_of_each(groups, 800, np.arange(400, 800))
-    np.testing.assert_array_equal(groups[rows], np.arange(50, 100))
-    assert len(set(rows % 8)) > 1  # not always the first of a group
     kept = CrossFitted().fit(*blobs(800))
-    kept.oof_groups_ = groups
-    assert kept.rejection_rule(0.3) == rule
-    assert kept.set_rule().n == 100
-    with pytest.raises(ValueError, match="one entry for each of 800 training rows"):
-        fitted.rejection_rule(groups=groups[:10])
+    kept.oof_groups_ = np.arange(800) // 8
+    kept.oof_proba_[:400] = np.nan
+    rule = kept.rejection_rule(0.3)
+    assert rule.n == kept.set_rule().n == 50
+    assert rule == kept.rejection_rule(0.3)
+    first = CrossFitted().fit(*blobs(800))
+    first.oof_proba_[np.r_[:400, np.flatnonzero(np.arange(800) % 8)]] = np.nan
+    assert first.rejection_rule(0.3).coverage != rule.coverage  # not always the first of a group
 
 
 def test_copies_break_the_promise_and_groups_keep_it():
@@ -131,8 +126,8 @@ def test_copies_break_the_promise_and_groups_keep_it():
         confidence = np.repeat(generator.uniform(0.5, 1, 100), 5)
         clf.oof_proba_ = np.stack([confidence, 1 - confidence], axis=1)
         clf.oof_labels_ = np.repeat(generator.random(100) < risk + 1e-6, 5).astype(int)
-        asked = {"risk": risk, "level": 0.9, "method": "fixed-sequence"}
-        broken += [clf.rejection_rule(**asked).found, clf.rejection_rule(**asked, groups=groups).found]
+        for k, clf.oof_groups_ in enumerate((None, groups)):
+            broken[k] += clf.rejection_rule(risk, level=0.9, method="fixed-sequence").found
     assert broken[0] > binom.isf(1e-6, trials, 0.1)
     assert broken[1] <= binom.isf(1e-6, trials, 0.1)
 
@@ -147,16 +142,6 @@ def test_rows_that_took_no_part_are_left_out(fitted):
             ask()
     with pytest.raises(NotFittedError):
         CrossFitted().rejection_rule()
-
-
-def test_the_summary_is_enough_for_every_rule(fitted):
-    """The summary that large files keep gives the same rules as the probabilities."""
-    held = HeldOut.of(fitted.oof_proba_, fitted.oof_labels_)
-    small = CrossFitted().fit(*blobs(800))
-    asked = [small.rejection_rule(), small.set_rule(score="raps", by_class=True), small.set_rule(0.8, "lac")]
-    del small.oof_proba_, small.oof_labels_
-    small.held_out_ = held
-    assert asked == [small.rejection_rule(), small.set_rule(score="raps", by_class=True), small.set_rule(0.8, "lac")]
 
 
 def test_the_classifier_keeps_its_out_of_fold_rows(quick):
@@ -210,18 +195,13 @@ def test_bo4sc_abstains_by_a_rule_but_has_none_itself():
     assert not hasattr(BO4SCClassifier, "rejection_rule")
 
 
-@pytest.mark.parametrize("most", [selective.MOST_ENTRIES, 10], ids=["small", "large"])
-def test_rules_survive_files(quick, tmp_path, monkeypatch, most):
+def test_rules_survive_files(quick, tmp_path):
     clf, X, _ = quick
-    monkeypatch.setattr(selective, "MOST_ENTRIES", most)
     clf.save(tmp_path / "clf")
     found = load_classifier(tmp_path / "clf")
     assert isinstance(found, SelfCalibratedClassifier)
-    assert hasattr(found, "oof_proba_") == (most > 10)
     assert found.rejection_rule(0.4) == clf.rejection_rule(0.4)
     np.testing.assert_array_equal(found.predict_set(X), clf.predict_set(X))
-    found.save(tmp_path / "again")
-    assert load_classifier(tmp_path / "again").set_rule() == clf.set_rule()
 
 
 def test_errors_name_the_argument_of_the_method(fitted):

@@ -1,16 +1,21 @@
 """Tests of the classifiers' settings: whole numbers, sizes of layers, seeds, devices and progress."""
 
+import pickle
 import re
 
 import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
+from sklearn.model_selection import GridSearchCV
 
 from calibrant import BO4SCClassifier, SelfCalibratedClassifier
 from calibrant.base.device import resolve_device
+from calibrant.bilevel import History
 from calibrant.methods import BO4SC
 from tests.estimators.cases import QUICK, three_classes
+
+X, y = three_classes()
 
 each = pytest.mark.parametrize("quick", QUICK.values(), ids=QUICK)
 
@@ -34,7 +39,6 @@ def test_what_is_counted_is_a_whole_number(kind, name):
 
 @each
 def test_whole_numbers_of_numpy_are_whole_numbers(quick):
-    X, y = three_classes()
     counted = {k: v for k, v in quick.get_params().items() if k in ("epochs", "steps", "folds", "repeats")}
     size = {"batch_size": np.uint8(200)} if "batch_size" in quick.get_params() else {}
     whole = {k: np.int32(v) for k, v in counted.items() if v is not None}
@@ -44,24 +48,13 @@ def test_whole_numbers_of_numpy_are_whole_numbers(quick):
 
 @each
 def test_epochs_are_rounded_up_to_whole_outer_steps(quick):
-    X, y = three_classes()
-    inner = [clone(quick).set_params(epochs=n, steps=5).fit(X, y).history_["inner_loss"] for n in (11, 15, 16)]
-    assert [len(losses) for losses in inner] == [3, 3, 4]
-
-
-def test_settings_that_only_one_of_them_has():
-    X, y = three_classes()
-    with pytest.raises(ValueError, match="validation_fraction must lie"):
-        BO4SCClassifier(validation_fraction=1.0).fit(X, y)
-    with pytest.raises(ValueError, match="outer_loss must be one of"):
-        BO4SCClassifier(method=BO4SC(outer_loss="mse")).fit(X, y)
-    with pytest.raises(ValueError, match="folds must be at least 2"):
-        SelfCalibratedClassifier(folds=1).fit(X, y)
+    for epochs, outer_steps in ((11, 3), (15, 3), (16, 4)):
+        clone(quick).set_params(epochs=epochs, steps=5).fit(X, y, callbacks=[history := History()])
+        assert len(history["inner_loss"]) == outer_steps
 
 
 @each
 def test_seeds(quick):
-    X, y = three_classes()
     first = clone(quick).fit(X, y).predict_proba(X)
     np.testing.assert_array_equal(clone(quick).fit(X, y).predict_proba(X), first)
     assert not np.array_equal(clone(quick).set_params(random_state=1).fit(X, y).predict_proba(X), first)
@@ -74,7 +67,6 @@ def test_seeds(quick):
 
 @each
 def test_global_random_numbers_are_left_alone(quick):
-    X, y = three_classes()
     torch.manual_seed(3)
     expected = torch.rand(1)
     torch.manual_seed(3)
@@ -84,7 +76,6 @@ def test_global_random_numbers_are_left_alone(quick):
 
 @each
 def test_a_progress_bar_if_asked_for(quick, capfd):
-    X, y = three_classes()
     clone(quick).fit(X, y)
     assert capfd.readouterr().err == ""
     clone(quick).set_params(verbose=True).fit(X, y)
@@ -109,19 +100,53 @@ def test_devices(monkeypatch):
 
 @each
 def test_no_hidden_layer_is_logistic_regression(quick):
-    X, y = three_classes()
     alone = {"members": ("network",), "embedding": None} if "members" in quick.get_params() else {}
     fitted = clone(quick).set_params(hidden_layer_sizes=(), **alone).fit(X, y)
     assert [tuple(p.shape) for p in fitted.model_.networks[0].module.parameters()] == [(3, 2), (3,)]
     assert fitted.score(X, y) > 0.8
 
 
-@pytest.mark.parametrize("sizes", [None, 8.0, "64"])
-def test_sizes_of_layers_are_whole_numbers(sizes):
-    with pytest.raises(ValueError, match="hidden_layer_sizes must be"):
-        SelfCalibratedClassifier(sizes).fit([[0.0], [1.0], [2.0], [3.0]], [0, 1, 0, 1])
+@pytest.mark.parametrize(
+    ("clf", "words"),
+    [
+        *((SelfCalibratedClassifier(sizes), "hidden_layer_sizes must be") for sizes in (None, 8.0, "64")),
+        (SelfCalibratedClassifier(learning_rate=float("inf")), "learning_rate must be a positive number"),
+        (SelfCalibratedClassifier(folds=1), "folds must be at least 2"),
+        (BO4SCClassifier(alpha=0), "alpha must be a positive number"),
+        (BO4SCClassifier(validation_fraction=1.0), "validation_fraction must lie"),
+        (BO4SCClassifier(validation_fraction=0), "validation_fraction must lie"),
+        (BO4SCClassifier(method="bo4sc"), r"method must be a calibrant\.methods\.BO4SC"),
+        (BO4SCClassifier(method=BO4SC), r"method must be a calibrant\.methods\.BO4SC"),
+        (BO4SCClassifier(method=BO4SC(outer_loss="nll", batch_size=0, alpha=30.0)), "batch_size must be a positive"),
+    ],
+    ids=str,
+)
+def test_settings_are_checked_in_fit(clf, words):
+    with pytest.raises(ValueError, match=words):
+        clf.fit([[0.0], [1.0], [2.0], [3.0]], [0, 1, 0, 1])
 
 
-def test_an_infinite_rate_is_refused():
-    with pytest.raises(ValueError, match="learning_rate must be a positive number"):
-        SelfCalibratedClassifier(learning_rate=float("inf")).fit([[0.0], [1.0], [2.0], [3.0]], [0, 1, 0, 1])
+def test_parameters_replace_fields_of_the_method():
+    method = BO4SC(steps=3, alpha=50.0, also=("l2",))
+    assert BO4SCClassifier()._method() == BO4SC()
+    assert BO4SCClassifier(method=method)._method() == method
+    given = BO4SCClassifier(8, steps=4, outer_learning_rate=2.0, method=method)._method()
+    assert given == BO4SC(hidden=(8,), steps=4, outer_learning_rate=2.0, alpha=50.0, also=("l2",))
+
+
+def test_copies_and_files_keep_the_method(tmp_path):
+    method = BO4SC(also=("l2",), batch_size=20)
+    fitted = BO4SCClassifier(4, method=method, epochs=5, random_state=0).fit(X, y)
+    fitted.save(tmp_path / "model.calibrant")
+    copies = [BO4SCClassifier.load(tmp_path / "model.calibrant"), pickle.loads(pickle.dumps(fitted))]
+    for copy in copies:
+        assert copy.get_params() == fitted.get_params()
+        np.testing.assert_array_equal(copy.predict_proba(X), fitted.predict_proba(X))
+    assert clone(fitted).method == fitted.method
+
+
+def test_methods_can_be_searched():
+    X, y = three_classes(60)
+    methods = [BO4SC(), BO4SC(inner="sgd", learning_rate=1e-9)]
+    search = GridSearchCV(BO4SCClassifier(8, epochs=40, random_state=0), {"method": methods}, cv=2).fit(X, y)
+    assert search.best_params_["method"] == methods[0]

@@ -90,13 +90,6 @@ def test_copies_are_held_out_together():
     np.testing.assert_array_equal(clf.oof_proba_[:80], clf.oof_proba_[80:])
 
 
-def test_validation_rows_use_the_axes_of_training_rows():
-    X, y = rare_words(200)
-    clf = clone(QUICK["self-calibrated"]).fit(X[:120], y[:120], X_val=X[120:], y_val=y[120:])
-    alone = clone(QUICK["self-calibrated"]).fit(X[:120], y[:120])
-    np.testing.assert_array_equal(clf.projection_.axes, alone.projection_.axes)
-
-
 def test_missing_entries_count_as_zero(wide):
     clf, X, _ = wide
     holes, zeros = X.copy(), X.copy()
@@ -113,20 +106,6 @@ def test_a_matrix_without_entries_gives_class_shares():
 def test_onnx_says_that_inputs_are_dense(tmp_path, wide):
     with pytest.raises(ValueError, match="ONNX files have dense inputs"):
         to_onnx(wide[0], tmp_path / "model.onnx")
-
-
-@pytest.mark.parametrize("members", [("network",), ("network", "trees")])
-def test_every_choice_of_members(members):
-    X, y = rare_words(150)
-    clf = SelfCalibratedClassifier((8,), folds=2, epochs=20, members=members, random_state=0).fit(X, y)
-    assert np.isfinite(clf.predict_proba(X)).all()
-
-
-def test_refit_false_holds_rows_out():
-    X, y = rare_words(150)
-    clf = SelfCalibratedClassifier((8,), epochs=20, refit=False, random_state=0).fit(X, y)
-    assert len(clf.validation_indices_)
-    assert np.isfinite(clf.predict_proba(X)).all()
 
 
 def topics(n: int, seed: int) -> tuple[sparse.csr_array, np.ndarray]:

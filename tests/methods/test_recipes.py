@@ -99,7 +99,8 @@ def test_the_rate_depends_on_the_number_of_trainable_parameters():
     assert recipe_for(net).kind.endswith("BatchNorm, pretrained")
     assert recipe_for(net, pretrained=True) == RECIPES["pretrained"]
     net[3] = nn.Linear(400, 3000)
-    assert recipe_for(net) == RECIPES["pretrained"]
+    assert recipe_for(net) == RECIPES["pretrained-conv"]
+    assert recipe_for(net, few=True) == recipe_for(net, pretrained=True) == RECIPES["pretrained"]
     net[3].weight.requires_grad_(False)
     assert recipe_for(net).optimizer == SMALL_RECIPES["convolution"].optimizer
 

@@ -8,7 +8,7 @@ import torch
 from metrics_cases import MATRIX_METRICS, PAIR_METRICS, name_of, random_pairs, random_probs
 
 from calibrant import metrics
-from calibrant.base.inputs import Logits, as_tensor, check_confidence, check_logits, check_probs, check_weights, like
+from calibrant.base.inputs import Logits, as_tensor, check_logits, check_probs
 from calibrant.base.labels import check_labels
 
 PROBS, LABELS = random_probs(40, 3)
@@ -107,9 +107,11 @@ def test_bad_keywords_are_refused(metric, given, sentence):
         metric(PROBS, LABELS, **given)
 
 
-def test_groups_may_be_an_array_of_objects():
+def test_groups_may_be_objects_and_labels_truth_values():
     names = ["a", "b"] * 20
     assert metrics.ece(PROBS, LABELS, groups=np.array(names, dtype=object)) == metrics.ece(PROBS, LABELS, groups=names)
+    probs = np.stack([CONFIDENCE, 1 - CONFIDENCE], axis=1)
+    assert metrics.ece(probs, CORRECT) == metrics.ece(probs, CORRECT.astype(int))
 
 
 @pytest.mark.parametrize("metric", MATRIX_METRICS, ids=name_of)
@@ -208,11 +210,6 @@ def test_correct_dtypes(dtype):
     assert metrics.ece(confidence=CONFIDENCE, correct=CORRECT.astype(dtype)) == expected
 
 
-def test_bool_labels_for_two_classes():
-    probs = np.stack([CONFIDENCE, 1 - CONFIDENCE], axis=1)
-    assert metrics.ece(probs, CORRECT) == metrics.ece(probs, CORRECT.astype(int))
-
-
 def test_odd_arrays_are_read():
     expected = metrics.ece(confidence=CONFIDENCE, correct=CORRECT)
     with warnings.catch_warnings():
@@ -268,26 +265,6 @@ def test_binary_logits_do_not_underflow(binary):
 def test_ruled_out_classes_are_allowed_in_logits():
     assert metrics.nll([[-INF, 0.0]], [1], from_logits=True) == 0.0
     assert metrics.nll([[-INF, 0.0]], [0], from_logits=True) == INF
-
-
-def test_checks_return_tensors_and_like_gives_back_the_kind():
-    confidence, correct = check_confidence(CONFIDENCE.astype(np.float32), CORRECT)
-    assert confidence.dtype == torch.float32
-    assert correct.dtype == torch.bool
-    assert check_weights([1, 2], 2).dtype == torch.float64
-    assert check_labels([0, 1], 2, 2).dtype == torch.int64
-    assert isinstance(like(confidence, CONFIDENCE), np.ndarray)
-    assert isinstance(like(confidence, confidence), torch.Tensor)
-
-
-def test_signatures_are_spelled_out():
-    import inspect
-
-    for metric in MATRIX_METRICS:
-        parameters = inspect.signature(metric).parameters
-        assert list(parameters)[:2] == ["probs", "labels"]
-        assert {"confidence", "correct", "from_logits", "binary", "sample_weight", "groups"} <= set(parameters)
-        assert metric.__doc__
 
 
 @pytest.mark.parametrize("metric", MATRIX_METRICS, ids=name_of)

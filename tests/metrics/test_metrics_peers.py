@@ -26,14 +26,6 @@ def test_torchmetrics(seed, norm, bins):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_netcal(seed):
-    theirs = pytest.importorskip("netcal.metrics")
-    probs, labels = random_probs(seed=seed)
-    assert metrics.ece(probs, labels) == pytest.approx(theirs.ECE(15).measure(probs, labels), abs=1e-6)
-    assert metrics.mce(probs, labels) == pytest.approx(theirs.MCE(15).measure(probs, labels), abs=1e-6)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
 def test_uncertainty_calibration(seed):
     theirs = pytest.importorskip("calibration")
     probs, labels = random_probs(seed=seed)  # 600 rows: 15 bins of exactly 40
@@ -70,14 +62,6 @@ def test_relplot_kernel_on_a_fine_grid(sigma):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_relplot_as_it_is(seed):
-    relplot = pytest.importorskip("relplot")
-    confidence, correct = random_pairs(2000, seed)
-    theirs = relplot.smECE(confidence, correct.astype(float))
-    assert metrics.smooth_ece(confidence=confidence, correct=correct) == pytest.approx(theirs, abs=1.5e-3)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
 def test_scikit_learn(seed):
     probs, labels = random_probs(seed=seed)
     weight = np.random.default_rng(seed).random(len(labels))
@@ -96,12 +80,3 @@ def test_reliability_bins_against_scikit_learn():
     filled = table.share > 0
     np.testing.assert_allclose(table.accuracy[filled], accuracy, atol=1e-6)
     np.testing.assert_allclose(table.confidence[filled], mean, atol=1e-6)
-
-
-def test_reliability_bins_of_equal_mass_against_numpy():
-    # scikit-learn's quantile edges open the next bin and interpolate, so that its bins differ by a sample
-    confidence, correct = random_pairs(600)
-    order = np.argsort(confidence)
-    table = metrics.reliability_bins(confidence=confidence, correct=correct, bins=20, scheme="mass")
-    np.testing.assert_allclose(table.accuracy, correct[order].reshape(20, 30).mean(axis=1), atol=1e-12)
-    np.testing.assert_allclose(table.confidence, confidence[order].reshape(20, 30).mean(axis=1), atol=1e-12)

@@ -55,13 +55,6 @@ def test_mass_at_exactly_one_is_kept():
     assert near == pytest.approx(0.5, abs=1e-5)
 
 
-def test_weights_enter_the_definition():
-    confidence, correct = saturated_pairs()
-    weight = np.random.default_rng(0).random(len(confidence))
-    got = metrics.smooth_ece(confidence=confidence, correct=correct, bandwidth=0.05, sample_weight=weight)
-    assert got == pytest.approx(direct_smece(confidence, correct, 0.05, weight), abs=1e-6)
-
-
 def test_bandwidths_far_wider_than_the_interval():
     confidence, correct = random_pairs(200)
     given = {"confidence": confidence, "correct": correct}

@@ -91,30 +91,14 @@ def test_bad_use_is_refused():
         metrics.StreamingECE(10).load_state_dict(metrics.StreamingECE(15).state_dict())
 
 
-def test_inside_torchmetrics():
-    torchmetrics = pytest.importorskip("torchmetrics")
-    probs, labels = torch.from_numpy(PROBS), torch.from_numpy(LABELS)
-    collection = torchmetrics.MetricCollection(
-        {"ece": metrics.StreamingECE().to_torchmetrics(), "mce": metrics.StreamingMCE().to_torchmetrics()}
-    )
-    first = collection(probs[:70], labels[:70])
-    assert first["ece"].item() == pytest.approx(metrics.ece(probs[:70], labels[:70]), abs=1e-12)
-    collection.update(probs[70:], labels[70:])
-    values = pickle.loads(pickle.dumps(collection)).compute()
-    assert values["ece"].item() == pytest.approx(metrics.ece(PROBS, LABELS), abs=1e-12)
-    assert values["mce"].item() == pytest.approx(metrics.mce(PROBS, LABELS), abs=1e-12)
-    collection.reset()
-    assert collection["ece"].sums.sum() == 0
-
-
 WORKER = """
 import sys, torch, torch.distributed as dist
-from calibrant import metrics
+from calibrant import integrations, metrics
 rank, store = int(sys.argv[1]), sys.argv[2]
 dist.init_process_group("gloo", init_method="file://" + store, rank=rank, world_size=2)
 confidence = torch.linspace(0, 1, 101, dtype=torch.float64)
 correct = torch.arange(101) % 3 > 0
-stream, wrapped = metrics.StreamingECE(), metrics.StreamingECE().to_torchmetrics()
+stream, wrapped = metrics.StreamingECE(), integrations.ECE()
 for target in (stream, wrapped):
     target.update(confidence=confidence[rank::2], correct=correct[rank::2])
 whole = metrics.ece(confidence=confidence, correct=correct)

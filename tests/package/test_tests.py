@@ -8,20 +8,9 @@ from pathlib import Path
 
 from tests.mutants import changes
 
-from .source import ROOT, name_of, parse
+from .source import ROOT, name_of
 
 FILES = sorted((ROOT / "tests").rglob("*.py"))
-
-
-def functions(file):
-    return [node for node in ast.walk(parse(file)) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
-
-
-def test_names_of_tests_have_at_most_ten_words():
-    """Not counting the word "test"."""
-    names = [(name_of(file), node.name) for file in FILES for node in functions(file) if node.name.startswith("test_")]
-    assert len(names) > 1000
-    assert [(file, name) for file, name in names if len(name.split("_")) > 11] == []
 
 
 # Private functions that a test replaces because nothing public leads there, with the reason.

@@ -7,12 +7,9 @@ import pkgutil
 import re
 from collections import defaultdict
 
-import pytest
 from sklearn.base import BaseEstimator
 
 import calibrant
-
-from .source import ROOT
 
 FORBIDDEN = {
     "lr": "learning_rate",
@@ -115,19 +112,6 @@ def test_arguments_keep_to_the_vocabulary():
     assert sorted(wrong) == []
 
 
-class Estimator(BaseEstimator):
-    """An estimator, for the examples below."""
-
-
-def example(lr, num_classes: int, classes: int, sample_weights, weights, seed, normalizer):
-    """A function that breaks the rules."""
-
-
-@pytest.mark.parametrize("parameter", inspect.signature(example).parameters.values(), ids=lambda p: p.name)
-def test_forbidden_arguments_are_found(parameter):
-    assert wrong_name("calibrant.example", Estimator, parameter)
-
-
 def test_public_names_have_british_spelling():
     names = {name for _, name, _ in public()}
     wrong = {n for n in names if AMERICAN.search(n) and not any(word in n.lower() for word in TAKEN_OVER)}
@@ -140,10 +124,3 @@ def test_public_names_mean_one_thing():
         if inspect.isclass(value) or (inspect.isfunction(value) and name not in SAME_QUANTITY):
             found[name].add((getattr(value, "__module__", module), getattr(value, "__qualname__", name)))
     assert {name: homes for name, homes in found.items() if len(homes) > 1} == {}
-
-
-def test_contributing_lists_the_vocabulary():
-    text = (ROOT / "CONTRIBUTING.md").read_text()
-    listed = re.findall(r"`(\w+)`", text[text.index("## Vocabulary") : text.index("## What a change needs")])
-    wanted = {word for words in FORBIDDEN.values() for word in words.split(" or ")}
-    assert wanted | {"random_state", "classes", "weights"} <= set(listed)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from posthoc_cases import log_loss, overconfident
 from scipy.special import log_softmax, softmax
 
@@ -15,9 +14,10 @@ from calibrant.posthoc import (
     Temperature,
     Vector,
     load_calibrator,
+    make_calibrator,
     save_calibrator,
 )
-from calibrant.posthoc.auto import Row, choose, difference
+from calibrant.posthoc.auto import Row, choose, difference, pattern_p_values
 
 QUICK = ("temperature", "platt", "vector", "isotonic", "isotonic-confidence", "histogram")
 
@@ -179,29 +179,19 @@ def test_few_rows_keep_the_raw_scores(tmp_path):
     np.testing.assert_array_equal(load_calibrator(tmp_path / "raw").predict_proba(logits), auto.predict_proba(logits))
 
 
-def test_binary_scores_probabilities_and_tensors():
-    logits, labels = overconfident(600, 2)
-    score = logits[:, 1] - logits[:, 0]
-    wide = Auto(QUICK).fit(logits, labels).predict_proba(logits)
-    np.testing.assert_allclose(Auto(QUICK).fit(score, labels).predict_proba(score), wide, atol=1e-9)
-    p = 1 / (1 + np.exp(-score))
-    np.testing.assert_allclose(Auto(QUICK, from_probs=True).fit(p, labels).predict_proba(p), wide, atol=1e-6)
-    tensor = Auto(QUICK).fit(torch.from_numpy(score), torch.from_numpy(labels)).predict(torch.from_numpy(score))
-    np.testing.assert_array_equal(tensor.numpy(), wide.argmax(axis=1))
-    # Every calibrator takes one score per row.
-    np.testing.assert_allclose(
-        Temperature().fit(score, labels).predict_proba(score), Temperature().fit(logits, labels).predict_proba(logits)
-    )
-
-
 def test_mistakes_give_an_error_of_one_sentence():
     logits, labels = overconfident(100, 3)
-    with pytest.raises(ValueError, match="got 'best'"):
-        Auto(("best",)).fit(logits, labels)
-    with pytest.raises(ValueError, match="folds must be at least 2"):
-        Auto(folds=1).fit(logits, labels)
-    with pytest.raises(ValueError, match="stages must be 1 or 2"):
-        Auto(stages=3).fit(logits, labels)
+    for settings, words in (
+        ({"candidates": ("best",)}, "got 'best'"),
+        ({"candidates": "temperature"}, "candidates must be a list"),
+        ({"folds": 1}, "folds must be at least 2"),
+        ({"stages": 3}, "stages must be 1 or 2"),
+        ({"margin": -1}, "margin must be a finite number"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            make_calibrator("auto", **settings).fit(logits, labels)
+    with pytest.raises(ValueError, match="must be one of 'auto', 'temperature'"):
+        make_calibrator("temprature")
 
 
 def test_rare_classes_and_one_class_are_handled():
@@ -214,25 +204,12 @@ def test_rare_classes_and_one_class_are_handled():
     assert np.isfinite(same).all()
 
 
-@pytest.mark.slow
-def test_all_candidates_on_many_classes():
-    rng = np.random.default_rng(0)
-    truth = rng.normal(size=(2000, 30)) * 2
-    labels = (truth + rng.gumbel(size=truth.shape)).argmax(axis=1)
-    logits = truth * rng.uniform(1.2, 2.2, 30) + rng.normal(size=30)
-    auto = Auto().fit(logits[:1000], labels[:1000])
-    new, y = logits[1000:], labels[1000:]
-    best_single = min(entry["nll"] for entry in auto.comparison_ if "," not in entry["name"])
-    raw = next(entry["nll"] for entry in auto.comparison_ if entry["name"] == "raw")
-    assert best_single < raw
-    assert log_loss(auto.predict_proba(new), y) < log_loss(softmax(new, axis=1), y)
-
-
-def test_auto_is_a_name():
-    from calibrant.posthoc import Auto, make_calibrator
-
-    made = make_calibrator("auto", folds=3, from_probs=True)
-    assert isinstance(made, Auto)
-    assert (made.folds, made.from_probs) == (3, True)
-    with pytest.raises(ValueError, match="must be one of 'auto', 'temperature'"):
-        make_calibrator("best")
+@pytest.mark.parametrize(
+    ("temperature", "seed", "p_values"),
+    [(3, 0, [0.98, 0.61]), (2, 0, [0.04, 0.02]), (2.5, 1, [0.47, 0.09]), (4, 2, [0.88, 0.14])],
+)
+def test_p_values_of_a_pattern(temperature, seed, p_values):
+    """Each is a share of 99 drawn samples and the given one, so rounding does not move it."""
+    logits, labels = overconfident(200, 3, seed=1)
+    weights = np.random.default_rng(0).uniform(0.5, 2, 200)
+    assert pattern_p_values(log_softmax(logits / temperature, axis=1), labels, weights, seed) == p_values

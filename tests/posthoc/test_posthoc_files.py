@@ -42,7 +42,7 @@ def test_the_file_is_safetensors_with_a_json_header(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"version": 99}, r"has version 99 .*Install a newer calibrant"),
+        ({"version": 99}, r"has version 99 .*Install calibrant .*, which wrote it"),
         ({"holds": "classifier"}, r"its kind is 'classifier'\. Read it with calibrant\.estimators\.load"),
         ({"class": "magic"}, "unknown to calibrant"),
         ({"params": {"no_such": 1}}, "damaged"),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from posthoc_cases import NAMES, log_loss
 
-from calibrant.posthoc import CALIBRATORS, Temperature, make_calibrator
+from calibrant.posthoc import CALIBRATORS, make_calibrator
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = Path(os.environ.get("CALIBRANT_DATA", ROOT.parent / "shared" / "data")) / "golden"
@@ -33,18 +33,6 @@ def test_every_calibrator_helps_a_real_network(name, vgg):
     kept = calibrator.predict(probs[3000:]) == probs[3000:].argmax(axis=1)
     assert kept.all() or CALIBRATORS[name].can_change_prediction
     assert kept.mean() > 0.96
-
-
-def test_the_temperature_of_a_real_network(vgg):
-    probs, labels = vgg
-    found = Temperature(from_probs=True).fit(probs, labels).temperature_
-    grid = np.linspace(1.5, 2.0, 501)
-    scores = np.log(probs.astype(float))
-    losses = []
-    for temperature in grid:
-        scaled = np.exp(scores / temperature)
-        losses.append(log_loss(scaled / scaled.sum(axis=1, keepdims=True), labels))
-    assert found == pytest.approx(grid[np.argmin(losses)], abs=1e-3)
 
 
 def test_the_benchmark_gives_records_with_a_verdict(monkeypatch):

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 from posthoc_cases import log_loss, overconfident
-from scipy.special import log_softmax, softmax
+from scipy.special import log_softmax
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
-from calibrant.posthoc import Beta, Dirichlet, Matrix, Platt, StructuredMatrix, Temperature, Vector
+from calibrant.posthoc import Beta, Matrix, Platt, StructuredMatrix, Temperature, Vector
 from calibrant.posthoc._multinomial import MultinomialProblem, _Objective, class_curvature, objective, solve
 from calibrant.posthoc.matrix import ODIR_GRID
 
@@ -50,6 +50,7 @@ def test_the_solution_is_stationary_by_finite_differences():
 def test_the_curvature_is_the_slope_of_the_gradient():
     own, random = _Objective(problem()), np.random.default_rng(1)
     full, direction = random.normal(size=(2, 3, 5))
+    assert own.value_and_gradient(full)[0] == pytest.approx(objective(problem(), full / own.scale), rel=1e-12)
     ahead, behind = (own.value_and_gradient(full + step * direction)[1] for step in (1e-5, -1e-5))
     np.testing.assert_allclose(own.hessian_product(full, direction), (ahead - behind) / 2e-5, rtol=1e-6, atol=1e-9)
 
@@ -65,40 +66,14 @@ def correlated(n=600, n_classes=12, strength=0.01):
     return MultinomialProblem(logits, labels, np.ones(n), centre, penalty, np.ones_like(penalty, dtype=bool))
 
 
-def test_preconditioning_leaves_the_optimum_where_newton_steps_find_it():
+def test_an_ill_conditioned_problem_is_solved_with_any_curvature():
     p = correlated()
-    design = np.column_stack([p.design, np.ones(len(p.design))])
-    one_hot = np.eye(len(p.centre))[p.labels]
-
-    def probs(flat):
-        return softmax(design @ flat.reshape(p.centre.shape).T, axis=1)
-
-    def slope(flat):
-        moved = flat.reshape(p.centre.shape) - p.centre
-        return ((probs(flat) - one_hot).T @ design / len(design) + 2 * p.penalty * moved).ravel()
-
-    def hessian(flat):
-        q = probs(flat)
-        spread = np.einsum("nk,kl->nkl", q, np.eye(q.shape[1])) - np.einsum("nk,nl->nkl", q, q)
-        blocks = np.einsum("nkl,ni,nj->kilj", spread, design, design, optimize=True) / len(design)
-        return blocks.reshape(flat.size, flat.size) + 2 * np.diag(p.penalty.ravel())
-
-    flat = p.centre.ravel().copy()
-    for _ in range(60):  # damped Newton with the dense Hessian: slow, and independent of the code under test
-        step = np.linalg.solve(hessian(flat), slope(flat))
-        length = 1.0
-        while objective(p, (flat - length * step).reshape(p.centre.shape)) > objective(p, flat.reshape(p.centre.shape)):
-            length /= 2
-            if length < 1e-8:
-                break
-        flat = flat - length * step
-        if np.abs(slope(flat)).max() < 1e-12:
-            break
-    reference = objective(p, flat.reshape(p.centre.shape))
-    assert objective(p, solve(p)) == pytest.approx(reference, abs=1e-6)
+    found = solve(p)
+    assert np.abs(gradient(p, found)).max() < 5e-6
     # Curvature from other rows changes the steps, not the solution.
     other = MultinomialProblem(p.design[::3], p.labels[::3], p.weights[::3], p.centre, p.penalty, p.free)
-    assert objective(p, solve(p, curvature=class_curvature(other))) == pytest.approx(reference, abs=1e-6)
+    again = solve(p, curvature=class_curvature(other))
+    assert objective(p, again) == pytest.approx(objective(p, found), abs=1e-6)
 
 
 def test_fixed_values_stay_and_bounds_hold():
@@ -141,21 +116,6 @@ def test_strong_shrinkage_is_temperature_scaling():
     plain = Temperature().fit(logits, labels).predict_proba(logits)
     for calibrator in (Vector(l2=1e7), StructuredMatrix(1e7, 1e7, 1e7)):
         np.testing.assert_allclose(calibrator.fit(logits, labels).predict_proba(logits), plain, atol=1e-5)
-
-
-def test_a_known_map_is_found():
-    rng = np.random.default_rng(0)
-    logits = 3 * rng.normal(size=(20_000, 3))
-    matrix = np.array([[0.6, 0.1, 0.0], [0.0, 0.4, -0.2], [0.1, 0.0, 0.5]])
-    truth = softmax(logits @ matrix.T + [0.3, 0.0, -0.3], axis=1)
-    labels = (rng.random((len(logits), 1)) > truth.cumsum(axis=1)).sum(axis=1).clip(max=2)
-    centred = logits - logits.mean(axis=1, keepdims=True)
-    truth_of_centred = Matrix(odir=1e-4).fit(logits, labels).predict_proba(centred)
-    # The row mean cannot be seen, so the best possible map of what is left is the reference.
-    reference = LogisticRegression(C=1e8, max_iter=10_000).fit(centred, labels).predict_proba(centred)
-    np.testing.assert_allclose(truth_of_centred, reference, atol=5e-3)
-    dirichlet = Dirichlet(odir=1e-4).fit(logits, labels).predict_proba(logits)
-    assert log_loss(dirichlet, labels) < log_loss(Temperature().fit(logits, labels).predict_proba(logits), labels)
 
 
 def test_structured_matrix_scaling_agrees_with_the_solver_of_probmetrics():

@@ -40,10 +40,10 @@ def test_two_classes_by_hand():
 
 
 def test_no_optimum_is_said_and_not_hidden():
-    with pytest.warns(ConvergenceWarning, match="classified correctly"):
+    with pytest.warns(ConvergenceWarning, match="classified correctly.*T stays at the low end"):
         sharp = Temperature().fit(np.eye(3), [0, 1, 2])
     assert 0 < sharp.temperature_ < 1e-3
-    with pytest.warns(ConvergenceWarning, match="no information"):
+    with pytest.warns(ConvergenceWarning, match="no information.*T stays at the high end"):
         flat = Temperature().fit(np.eye(3), [1, 2, 0])
     assert flat.temperature_ > 1e3
     assert Temperature().fit(np.zeros((5, 3)), [0, 1, 2, 0, 1]).temperature_ == 1.0
@@ -111,9 +111,14 @@ def test_attended_temperature_keeps_the_probabilities_of_a_hundred_classes():
     assert AttendedTemperature(threshold=0.001).fit(logits, labels).temperature_ > 1.3 * attended.temperature_
 
 
-def test_attended_threshold_is_checked():
-    with pytest.raises(ValueError, match="between 0 and 1"):
-        AttendedTemperature(threshold=1.5).fit(np.eye(2), [0, 1])
+def test_an_attended_temperature_at_an_end_is_said():
+    for threshold in (0, 1, 1.5):
+        with pytest.raises(ValueError, match="between 0 and 1"):
+            AttendedTemperature(threshold=threshold).fit(np.eye(2), [0, 1])
+    for labels, end in (([0, 1, 2], "low"), ([1, 2, 0], "high")):
+        with pytest.warns(ConvergenceWarning, match=f"T stays at the {end} end"):
+            AttendedTemperature(threshold=0.9).fit(np.eye(3), labels)
+    assert AttendedTemperature().fit(np.zeros((5, 3)), [0, 1, 2, 0, 1]).temperature_ == 1.0
 
 
 def test_weights_act_as_counts_to_the_last_digit():

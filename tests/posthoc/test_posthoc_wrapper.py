@@ -85,7 +85,7 @@ def test_one_output_is_the_logit_of_class_one():
 def test_it_can_be_cloned_and_weighted():
     bayes = GaussianNB().fit(X[TRAIN], Y[TRAIN])
     model = CalibratedModel(bayes, Temperature(from_probs=True))
-    assert clone(model).get_params()["scores"] == "auto"
+    assert clone(model).get_params()["batch_size"] == 1024
     weights = np.zeros(300)
     weights[:100] = 1
     one = model.fit(X[HELD], Y[HELD], sample_weight=weights).calibrator_.temperature_
@@ -103,9 +103,5 @@ def test_mistakes_give_an_error_of_one_sentence():
         CalibratedModel(GaussianNB()).fit(X[HELD], NAMED[HELD])
     with pytest.raises(ValueError, match="got LinearRegression"):
         CalibratedModel(LinearRegression().fit(X, Y)).fit(X[HELD], Y[HELD])
-    with pytest.raises(ValueError, match="decision_function"):
-        CalibratedModel(bayes, scores="decision_function").fit(X[HELD], NAMED[HELD])
-    with pytest.raises(ValueError, match="scores must be"):
-        CalibratedModel(bayes, scores="logits").fit(X[HELD], NAMED[HELD])
     with pytest.raises(ValueError, match="1-D"):
         CalibratedModel(bayes).fit(X[HELD], NAMED[HELD][:, None])

@@ -229,19 +229,6 @@ def test_mistakes_have_the_row_numbers_of_the_data(over):
     assert "counted from 0" not in numbered.to_html()
 
 
-def test_groups_are_printed(over):
-    probs, labels, _ = over
-    groups = np.where(np.arange(len(labels)) % 3, "north", "south")
-    result = calibrant.evaluate(probs, labels, groups=groups, n_resamples=20)
-    line = next(line for line in str(result).splitlines() if line.startswith("south"))
-    kept = groups == "south"
-    right = (probs.argmax(axis=1) == labels)[kept]
-    assert f"{kept.sum():,}" in line
-    assert f"{100 * right.mean():.1f} %" in line
-    many = calibrant.evaluate(probs, labels, groups=np.arange(len(labels)) % 25, n_resamples=5)
-    assert "and 5 more" in str(many)
-
-
 def test_probability_zero_of_what_happened_is_said(over):
     result = calibrant.evaluate(np.tile([[1.0, 0.0], [0.5, 0.5]], (50, 1)), np.tile([1, 0], 50), n_resamples=20)
     assert result.models["model"].measures["nll"].value == np.inf
@@ -277,6 +264,8 @@ TWO, THREE = np.ones((3, 2)) / 2, np.eye(3)[[0, 1, 2]]
             "labels must be among the classes 1, 2, 3; got '0'",
         ),
         ({"probs": TWO, "labels": [0, 1, 0], "classes": ["a"]}, "2 different names"),
+        ({"probs": TWO, "labels": [0, 1, 0], "classes": ["a", "a"]}, "2 different names"),
+        ({"probs": TWO, "labels": [0, 1, 0], "classes": ["a", "b", "c"]}, "2 different names"),
         ({"probs": TWO, "labels": ["a", None, "b"]}, "missing entries"),
         ({"probs": TWO, "labels": [0.0, 1.0, np.inf]}, "match the 2 columns; got 3"),
         ({"probs": [0, 1, 0], "labels": TWO}, "labels come second"),
@@ -434,6 +423,10 @@ def test_printed_gaps_of_groups_are_points():
         assert lines[row["name"]].split()[-4:] == [ends[0], ends[1], "to", ends[2]]
         assert f'">{ends[0]}</td>' in page
         assert f">{ends[1]} to {ends[2]}</td>" in page
+        shares = [f"{100 * row[key]:.1f}" for key in ("mean_confidence", "frequency")]
+        assert lines[row["name"]].split()[1:6] == ["2,000", shares[0], "%", shares[1], "%"]
+    many = calibrant.evaluate(**two_groups(0.0, 600) | {"groups": np.arange(600) % 25}, n_resamples=5)
+    assert "and 5 more" in str(many)
 
 
 @pytest.mark.parametrize(

@@ -36,13 +36,6 @@ def test_the_page_needs_nothing_else_and_escapes_everything(tmp_path):
     assert page.index(result.verdict.sentence[:20]) < page.index("Does confidence match accuracy?")
 
 
-def test_values_of_rows_can_be_left_out():
-    probs, labels = predictions(300)
-    result = calibrant.evaluate(probs, labels, rows={"name": [f"secret-{i}" for i in range(300)]}, n_resamples=20)
-    assert "secret-" in result.to_html()
-    assert "secret-" not in result.to_html(rows=False)
-
-
 def embedded(page):
     return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page).group(1))
 

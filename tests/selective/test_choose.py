@@ -94,6 +94,17 @@ def test_uniform_bound_exceeds_the_pointwise_limit_and_the_risk():
     assert narrow[half] < 1.5 * pointwise[half]
 
 
+def test_the_bound_of_a_window_is_that_of_its_sides():
+    generator = np.random.default_rng(0)
+    confidence = generator.uniform(0, 1, 200)
+    bound = uniform_risk_bound(confidence, generator.random(200) < confidence)
+    wrong_above, wrong_below, right_above, right_below = bound.sides([0.2, 0.8])
+    assert bound.risk(high=0.8) == wrong_above[1] / (wrong_above[1] + right_above[1])
+    assert bound.risk(low=0.2) == wrong_below[0] / (wrong_below[0] + right_below[0])
+    wrong, right = wrong_below[0] + wrong_above[1], right_below[0] + right_above[1]
+    assert bound.risk(0.2, 0.8) == wrong / (wrong + right)
+
+
 def test_uniform_bound_at_the_edges():
     bound = uniform_risk_bound([0.6, 0.7, 0.8], [True, True, False])
     assert bound.risk() == 1  # nothing accepted, nothing known
@@ -126,6 +137,7 @@ def test_coverage_of_the_sample_and_of_new_data():
     rule = threshold_for_coverage(confidence, correct, 0.9, level=0.95)
     assert rule.coverage == pytest.approx(0.96)
     assert "at least 90.0% of new data" in rule.summary()
+    assert threshold_for_coverage(confidence, correct, 0.995).window.high == 0.01  # the last of the sample
     everything = threshold_for_coverage(confidence, correct, 0.99, level=0.95)
     assert everything.coverage == 1
     assert everything.window.high == -math.inf

@@ -160,19 +160,3 @@ def test_the_band_is_monotone_and_within_a_union_bound(n):
     assert local_level(n, 0.05) >= 0.05 / n * (1 - 1e-9)
     counts = _counts(n)
     assert crossing_probability(n, counts, _limits(n, counts, local_level(n, 0.05))) <= 0.05 + 1e-12
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("atoms", ATOMS)
-@pytest.mark.parametrize("name", MONOTONE)
-def test_fixed_sequence_many_trials(name, atoms):
-    world, generator = World(MONOTONE[name], atoms), np.random.default_rng(6)
-    trials = 10_000
-    failures = sum(
-        rule.found and world.risk(-np.inf, rule.window.high) > TARGET
-        for rule in (
-            threshold_for_risk(*world.sample(generator, 150), TARGET, level=LEVEL, method="fixed-sequence")
-            for _ in range(trials)
-        )
-    )
-    assert at_most(failures, trials, 1 - LEVEL)

@@ -12,8 +12,10 @@ pytest.importorskip("jinja2")
 pytest.importorskip("matplotlib")
 
 from calibrant.methods import METHODS, Entry
-from studies.common.commands import COMMANDS
+from studies.common.commands import COMMANDS, command_of
+from studies.common.shared import checked_sets
 from studies.common.study import Study
+from studies.report import write_results
 from tests.studies.cases import TINY, invoke, tiny_reproduce, write_table
 
 ROOT = Path(__file__).parents[2]
@@ -42,29 +44,20 @@ def calls(monkeypatch):
 @pytest.mark.parametrize(
     ("words", "name", "options"),
     [
-        ("reproduce bo4sc", "bo4sc", {}),
         ("reproduce bo4sc --quick --device cpu", "bo4sc", {"quick": True, "device": "cpu"}),
         (
             "reproduce bo4sc --seeds 9 --first-seed 1000 --methods bo4sc self-calibrated --sets bac --sets blobs-1.3",
             "bo4sc",
-            {
-                "seeds": 9,
-                "first_seed": 1000,
-                "methods": ["bo4sc", "self-calibrated"],
-                "sets": ["bac", "blobs-1.3"],
-            },
+            {"seeds": 9, "first_seed": 1000, "methods": ["bo4sc", "self-calibrated"], "sets": ["bac", "blobs-1.3"]},
         ),
         ("sweep bo4sc --steps 5 10 --lr 0.01", "bo4sc-grid", {"steps": [5, 10], "learning_rate": [0.01]}),
-        ("sweep bo4sc --criterion nll", "bo4sc-grid", {"criterion": "nll"}),
-        ("ablate bo4sc --seeds 4", "bo4sc-ablation", {"seeds": 4}),
         ("ablate bo4sc --seeds 2 --jobs 3 --fresh", "bo4sc-ablation", {"seeds": 2, "jobs": 3, "fresh": True}),
         (
-            "bench tables --target kind --only iris wine --costs",
+            "bench tables --target kind --only iris --costs",
             "tables",
-            {"target": "kind", "only": ["iris", "wine"], "costs": True},
+            {"target": "kind", "only": ["iris"], "costs": True},
         ),
         ("reproduce meta-reg --shared-device --minutes 2", "meta-reg", {"shared": True, "minutes": 2.0}),
-        ("sweep meta-reg --tau 0.001 0.1 --quick", "meta-reg", {"temperatures": [0.001, 0.1], "quick": True}),
     ],
 )
 def test_options_reach_the_study(calls, words, name, options):
@@ -93,9 +86,6 @@ def test_options_without_effect_beside_from_are_refused_by_name(calls, tmp_path,
         "reproduce bo4sc --device tpu",
         "reproduce bo4sc --settings /no/such/file",
         "reproduce bo4sc --methods",
-        "sweep bo4sc --criterion luck",
-        "bench tables --data /no/such/folder",
-        "bench tables --jobs 0",
         "reproduce meta-reg --no-such-option",
     ],
 )
@@ -114,13 +104,10 @@ def test_expected_errors_are_one_sentence_and_status_1(calls, kind):
         invoke("--debug", "ablate", "bo4sc")
 
 
-def test_errors_that_nobody_expects_are_not_hidden(calls):
+def test_bugs_are_not_hidden_and_an_interruption_says_how_to_go_on(calls):
     calls.answer = ZeroDivisionError("a bug")
     with pytest.raises(ZeroDivisionError):
         invoke("ablate", "bo4sc")
-
-
-def test_an_interruption_says_how_to_go_on(calls):
     calls.answer = KeyboardInterrupt()
     result = invoke("ablate", "bo4sc")
     assert result.exit_code == 130
@@ -166,25 +153,16 @@ def test_help_names_all_commands_and_their_options():
         assert all(option in text for option in ("--from", "--out", "--dry-run"))
 
 
-@pytest.mark.parametrize("command", [name for name in COMMANDS if "tables" not in name])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_study_lists_its_runs_and_writes_nothing(command, tmp_path):
-    small = "--quick" if command.endswith("meta-reg") else "--seeds=1"
-    done = invoke(*command.split(), small, "--dry-run", "--out", tmp_path / "out")
+    small = ["--quick"] if command.endswith("meta-reg") else ["--seeds=1"]
+    if command == "bench tables":
+        assert "--data must name" in invoke(*command.split(), "--methods", "hgb").stderr
+        small += ["--methods=hgb", f"--data={write_table(tmp_path / 'one.csv')}"]
+    done = invoke(*command.split(), *small, "--dry-run", "--out", tmp_path / "out")
     assert done.exit_code == 0, done.output
     assert done.stdout.startswith("missing  ")
     assert " missing." in done.stdout
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_studies_of_tables_list_their_runs_too(tmp_path):
-    data = tmp_path / "data"
-    data.mkdir()
-    write_table(data / "one.csv")
-    command = ("bench", "tables", "--methods", "hgb")
-    assert "--data must name" in invoke(*command).stderr
-    done = invoke(*command, "--data", data, "--seeds", 1, "--dry-run", "--out", tmp_path / "out")
-    assert done.exit_code == 0, done.output
-    assert "missing  one, " in done.stdout
     assert not (tmp_path / "out").exists()
 
 
@@ -207,3 +185,36 @@ def test_stored_runs_are_done_and_others_missing(tmp_path, monkeypatch):
 def test_every_command_names_its_experiment():
     for command in COMMANDS.values():
         assert getattr(importlib.import_module(command.module), command.study).name == command.experiment
+
+
+STUDIES = {}
+for command in COMMANDS.values():
+    STUDIES.setdefault(command.experiment, getattr(importlib.import_module(command.module), command.study))
+
+
+def test_experiments_refuse_files_that_are_not_theirs(tmp_path):
+    bare = write_results(tmp_path / "bare.json", {}, [])
+    for name, study in STUDIES.items():
+        with pytest.raises(ValueError, match=r"bare\.json is not a result file of calibrant"):
+            study.run(source=bare, out=tmp_path)
+        other = next(other for other in STUDIES if other != name)
+        file = write_results(tmp_path / "other.json", {"experiment": other}, [{"seed": 0}])
+        with pytest.raises(ValueError, match=f"use `{command_of(other)} --from "):
+            study.run(source=file, out=tmp_path)
+        file = write_results(tmp_path / "own.json", {"experiment": name}, [])
+        with pytest.raises(ValueError, match=f"it lacks {', '.join(study.needed)}, records"):
+            study.run(source=file, out=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["luck", None, ["bo4sc"], 3])
+def test_unknown_experiment_is_not_a_result_file(tmp_path, name):
+    file = write_results(tmp_path / "r.json", {"experiment": name}, [{"seed": 0}])
+    with pytest.raises(ValueError, match="not a result file of calibrant"):
+        STUDIES["bo4sc"].read([file])
+
+
+def test_sets_are_known_and_each_is_taken_once():
+    assert checked_sets(None) == ["blobs-1.3", "blobs-1.7", "spirals-2.5", "spirals-3.5", "bac"]
+    assert checked_sets(["bac", "blobs-1.3", "bac"]) == ["bac", "blobs-1.3"]
+    with pytest.raises(ValueError, match=r"sets must be among blobs-1\.3, .* got moons"):
+        checked_sets(["bac", "moons"])

@@ -32,27 +32,22 @@ def processes(store):
     return {line["key"]["seed"]: line["record"]["process"] for line in store.current.values()}
 
 
-def test_jobs_run_in_this_process_by_default(tmp_path):
-    store = Store(tmp_path)
-    run_jobs(store, here=JOBS[:2], beside=[[one] for one in JOBS[2:]])
-    assert processes(store) == dict.fromkeys(range(6), os.getpid())
-    assert ambient_workers() == 1
-
-
 def test_workers_run_lists_of_jobs_beside_this_process(tmp_path):
     store = Store(tmp_path)
     run_jobs(store, here=JOBS[:2], beside=[JOBS[2:4], JOBS[4:]], workers=2)
-    found = processes(store)
-    assert found[0] == found[1] == os.getpid()
-    assert found[2] == found[3] != os.getpid()
-    assert found[4] == found[5] != os.getpid()
+    by_seed = processes(store)
+    assert by_seed[0] == by_seed[1] == os.getpid()
+    assert by_seed[2] == by_seed[3] != os.getpid()
+    assert by_seed[4] == by_seed[5] != os.getpid()
     assert len(store.path.read_text().splitlines()) == 6  # each is added once
 
 
 @pytest.mark.parametrize("backend", ["loky", "multiprocessing"])
 def test_joblib_configuration_chooses_the_workers(tmp_path, backend):
-    """The multiprocessing backend, like Ray's, returns nothing before all jobs end."""
-    store = Store(tmp_path)
+    """The multiprocessing backend, like Ray's, returns nothing before all jobs end. The default is this process."""
+    store, other = Store(tmp_path), Store(tmp_path / "other")
+    run_jobs(other, here=JOBS[:2], beside=[[one] for one in JOBS[2:]])
+    assert (processes(other), ambient_workers()) == (dict.fromkeys(range(6), os.getpid()), 1)
     with joblib.parallel_config(backend=backend, n_jobs=2):
         assert ambient_workers() == 2
         run_jobs(store, beside=[[one] for one in JOBS])

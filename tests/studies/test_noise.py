@@ -69,11 +69,11 @@ def test_means_over_fewer_seeds_are_not_tabled():
 
 @pytest.mark.parametrize("nll", [0.3, 0.6])
 def test_the_pool_has_its_own_target(nll):
-    found = records()
-    found += [{**r, "method": POOLED, "nll": nll + 0.01 * r["seed"]} for r in found if r["method"] == "bo4sc"]
-    *others, own = noise_targets(found)
-    assert own.statement.startswith(f"{POOLED}: NLL not significantly above")
-    assert own.holds is (nll < 0.4)
+    rows = records()
+    rows += [{**r, "method": POOLED, "nll": nll + 0.01 * r["seed"]} for r in rows if r["method"] == "bo4sc"]
+    *others, pooled = noise_targets(rows)
+    assert pooled.statement.startswith(f"{POOLED}: NLL not significantly above")
+    assert pooled.holds is (nll < 0.4)
     assert all(verdict.holds for verdict in others)
 
 

@@ -80,29 +80,18 @@ def test_a_grid_that_grows_trains_what_is_new(tmp_path, monkeypatch):
             return super().__call__()
 
     monkeypatch.setattr(grid, "Search", Search)
-    tiny = {
-        "steps": [2],
-        "outer_learning_rate": [100.0],
-        "alpha": [30.0],
-        "width": [8],
-        "epochs": [4],
-        "learning_rate": [0.02],
-    }
-    usual = {"seeds": 1, "out": tmp_path, "device": "cpu", "sets": ("bac",)}
-    grid.STUDY.run(**tiny, **usual)
-    grid.STUDY.run(**tiny | {"outer_learning_rate": [100, 3000.0]}, **usual)
+    grids = {"steps": [2], "alpha": [30.0], "width": [8], "epochs": [4], "learning_rate": [0.02]}
+    usual = grids | {"out": tmp_path, "device": "cpu", "sets": ("bac",)}
+    grid.STUDY.run(**usual, outer_learning_rate=[100.0], seeds=1)
+    grid.STUDY.run(**usual, outer_learning_rate=[100, 3000.0], seeds=1)
+    grid.STUDY.run(**usual, outer_learning_rate=[100.0], seeds=1)
     assert searched == [(100.0, 4), (3000.0, 4)]
-    grid.STUDY.run(**tiny, **usual)
     results = read_results(tmp_path / "results.json")
-    assert len(searched) == 2
-    assert (
-        [r["outer_learning_rate"] for r in results.records]
-        == results.config["grid"]["outer_learning_rate"]
-        == [100.0, 3000.0]
-    )
-    grid.STUDY.run(**tiny, **usual | {"seeds": 2})
+    rates = [r["outer_learning_rate"] for r in results.records]
+    assert rates == results.config["grid"]["outer_learning_rate"] == [100.0, 3000.0]
+    grid.STUDY.run(**usual, outer_learning_rate=[100.0], seeds=2)
     assert searched[2:] == [(100.0, 4)]
-    assert len(read_results(tmp_path / "results.json").records) == 1  # the mean of one seed is not comparable
+    assert len(records(tmp_path)) == 1  # the mean of one seed is not comparable
 
 
 def reproduce(out, **options):

@@ -28,6 +28,9 @@ def measure(runs):
 
 def test_stored_runs_are_kept_and_missing_ones_added_in_order(tmp_path, capsys):
     path = tmp_path / "results.json"
+    assert run_missing(path, RUNS, None, dry_run=True) == []
+    assert "missing: dataset a, seed 1" in capsys.readouterr().out
+    assert not path.exists()
     run_missing(path, RUNS[2:], measure)
     first = read_results(path)
     assert first.config["experiment"] == "small"
@@ -56,13 +59,6 @@ def test_an_interrupted_script_goes_on(tmp_path):
         run_missing(path, RUNS, interrupted)
     assert len(read_results(path).records) == 2
     assert len(run_missing(path, RUNS, measure)) == 4
-
-
-def test_a_dry_run_lists_what_is_missing_and_writes_nothing(tmp_path, capsys):
-    path = tmp_path / "results.json"
-    assert run_missing(path, RUNS, None, dry_run=True) == []
-    assert "missing: dataset a, seed 1" in capsys.readouterr().out
-    assert not path.exists()
 
 
 @pytest.mark.parametrize("name", ["guarantees", "networks", "label_noise"])

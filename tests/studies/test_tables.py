@@ -35,9 +35,7 @@ def test_unsuitable_tables_are_left_out_and_dropped_columns_named(folder, tmp_pa
         "\n".join(["name,same," + lines[0], *(f"patient {k},1,{line}" for k, line in enumerate(lines[1:]))])
     )
     (folder / "few.csv").write_text(UNSUITABLE["few"][0])
-    page = tables.STUDY.run(
-        data=folder, seeds=1, methods=["standard"], out=tmp_path, device="cpu", only=["few", "noted"]
-    )
+    tables.STUDY.run(data=folder, seeds=1, methods=["standard"], out=tmp_path, device="cpu", only=["few", "noted"])
     assert "The table few is left out: few.csv: 3 samples are too few" in capsys.readouterr().err
     tables.STUDY.run(data=folder, seeds=1, methods=["standard"], out=tmp_path, device="cpu", only=["one"])
     results = read_results(tmp_path / "results.json")
@@ -50,7 +48,6 @@ def test_unsuitable_tables_are_left_out_and_dropped_columns_named(folder, tmp_pa
     text = make_report(results).to_markdown()
     for said in (first, second, "Left out: few (few.csv: 3 samples are too few", "1 method, 2 tables, 1 seed:"):
         assert said in text
-    assert page.exists()
     (folder / "few.csv").write_text((folder / "one.csv").read_text())
     tables.STUDY.run(data=folder, seeds=1, methods=["standard"], out=tmp_path, device="cpu", only=["few"])
     assert read_results(tmp_path / "results.json").config["unsuitable"] == {}
@@ -104,19 +101,18 @@ def test_a_table_that_became_unsuitable_takes_its_records_along(folder, tmp_path
     assert list(results.config["unsuitable"]) == ["two"]
 
 
-def test_a_peer_missing_from_scikit_learn_is_left_out_aloud(folder, tmp_path, short, monkeypatch, capsys):
+def test_a_peer_that_is_not_installed_is_left_out_aloud(folder, tmp_path, short, monkeypatch, capsys):
     monkeypatch.setattr(table_peers.importlib.util, "find_spec", lambda package: package == "sklearn" or None)
-    absent = [name for name in table_peers.PEERS if name.startswith(("lightgbm", "catboost", "realmlp"))]
-    assert list(table_peers.missing_peers("1.8.0")) == list(table_peers.missing_peers("1.10.dev0")) == absent
-    assert table_peers.missing_peers()["lightgbm"] == "it needs the package lightgbm, which is not installed"
-    lacking = table_peers.missing_peers("1.7.2")
-    assert list(lacking) == ["sklearn-temperature", "hgb-temperature", *absent]
+    lacking = table_peers.missing_peers()
+    assert list(lacking) == [name for name in table_peers.PEERS if name.startswith(("lightgbm", "catboost", "realmlp"))]
     monkeypatch.setattr(tables, "missing_peers", lambda: lacking)
-    wanted = ["standard", "sklearn-temperature"]
-    page = tables.STUDY.run(data=folder, seeds=1, only=["one"], methods=wanted, out=tmp_path / "out", device="cpu")
-    assert "sklearn-temperature is left out: it needs scikit-learn 1.8 or later" in capsys.readouterr().err
+    page = tables.STUDY.run(
+        data=folder, seeds=1, only=["one"], methods=["standard", "lightgbm"], out=tmp_path / "out", device="cpu"
+    )
+    reason = "it needs the package lightgbm, which is not installed"
+    assert f"lightgbm is left out: {reason}" in capsys.readouterr().err
     assert {r["method"] for r in read_results(tmp_path / "out" / "results.json").records} == {"standard"}
-    assert "Left out: sklearn-temperature" in page.read_text()
+    assert f"Left out: lightgbm: {reason}" in page.read_text()
 
 
 def test_a_run_is_split_resumed_and_reported(folder, tmp_path, short, monkeypatch, capsys):
@@ -137,11 +133,6 @@ def test_a_run_is_split_resumed_and_reported(folder, tmp_path, short, monkeypatc
     assert "self-calibrated has the best mean rank in NLL among all methods" in printed
     assert "How the defaults were found" not in text  # which is about tables that are not here
     assert "2 tables, 2 seeds" in text
-    assert {m: results.config["costs"][m]["networks"] for m in ("standard", "ensemble", "self-calibrated")} == {
-        "standard": 1,
-        "ensemble": 2,
-        "self-calibrated": 4,
-    }
 
     def never(*arguments):
         raise AssertionError("measured already")

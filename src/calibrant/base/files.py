@@ -58,13 +58,7 @@ class Format:
     def _one(self) -> str:
         return f"{'an' if self.noun[0] in 'aeiou' else 'a'} {self.noun}"
 
-    def write(
-        self,
-        path: str | os.PathLike[str],
-        kind: str,
-        arrays: Mapping[str, Any],
-        **parts: Any,
-    ) -> None:
+    def write(self, path: str | os.PathLike[str], kind: str, arrays: Mapping[str, Any], **parts: Any) -> None:
         """Write arrays and JSON values."""
         header = {"format": NAME, "version": VERSION, "calibrant": __version__, "holds": self.noun, "class": kind}
         try:
@@ -79,16 +73,16 @@ class Format:
         """Read a file and return ``build(class, header, arrays)``; raises a ValueError if the file is not valid."""
         raw = read_bytes(path)
         try:
-            header = self._header(read_content(raw), path)
-            check(raw)
-            arrays = read_arrays(raw, tensors=self.tensors)
+            content = read_content(raw)
         except SafetensorError as error:
             raise ValueError(
                 f"{path} is not {self._one}: it is not a safetensors file, or was cut off ({error}). "
                 f"Give a file that {self.writer} wrote."
             ) from None
-        except _Wrong as error:
-            raise ValueError(str(error)) from None
+        header = self._header(content, path)
+        try:
+            check(raw)
+            arrays = read_arrays(raw, tensors=self.tensors)
         except ValueError as error:
             raise ValueError(f"{path} is damaged: {error}. Copy it again, or save it again.") from None
         try:
@@ -101,30 +95,26 @@ class Format:
     def _header(self, header: Any, path: str | os.PathLike[str]) -> dict[str, Any]:
         """The header; raises an error if the file is of another kind or version."""
         if not isinstance(header, dict) or header.get("format") != NAME:
-            raise _Wrong(
+            raise ValueError(
                 f"{path} is a safetensors file but not {self._one}: its header does not name the format {NAME}. "
                 f"Give a file that {self.writer} wrote."
             )
         version = header.get("version")
         if version != VERSION:
-            raise _Wrong(
+            raise ValueError(
                 f"{path} has version {version} of the format; calibrant {__version__} reads version {VERSION}. Install "
                 f"calibrant {header.get('calibrant')}, which wrote it, or fit and save again."
             )
         holds = header.get("holds")
         if holds != self.noun:
             reader = READERS.get(str(holds), "a newer calibrant")
-            raise _Wrong(f"{path} is not {self._one}: its kind is {holds!r}. Read it with {reader}.")
+            raise ValueError(f"{path} is not {self._one}: its kind is {holds!r}. Read it with {reader}.")
         if not isinstance(header.get("class"), str) or header["class"] not in self.known:
-            raise _Wrong(
+            raise ValueError(
                 f"{path} holds {self._one} {header.get('class')!r}, unknown to calibrant {__version__}. Use a newer "
                 f"version; this one knows {', '.join(self.known)}."
             )
         return header
-
-
-class _Wrong(ValueError):
-    """An error message about a file that is intact but of the wrong kind or version."""
 
 
 def pack(value: Any, key: str, arrays: Arrays) -> Tree:
@@ -240,7 +230,7 @@ def read_arrays(raw: bytes, *, tensors: bool = False) -> dict[str, Any]:
         with torch.device("cpu"):  # without this, an empty tensor would get the default device
             return dict(safetensors.torch.load(raw) if tensors else safetensors.numpy.load(raw))
     except KeyError as error:
-        raise SafetensorError(f"its arrays of type {error} are not read here") from None
+        raise ValueError(f"its arrays of type {error} are not read here") from None
 
 
 def _tensor(value: Any) -> torch.Tensor:

@@ -166,11 +166,6 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         return self._probs(*self._preparation.apply(self._read(X)))
 
-    def predict_log_proba(self, X: Any) -> np.ndarray:
-        """Logarithms of :meth:`predict_proba`."""
-        with np.errstate(divide="ignore"):
-            return np.log(self.predict_proba(X))
-
     def suspects(
         self, X: Any = None, y: Any = None, n: int | None = None, *, return_scores: bool = False
     ) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
@@ -227,18 +222,19 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a file written by :meth:`save`. Loading executes no code, and predictions are equal bit for bit."""
-        from calibrant.estimators.persistence import load_as
+        from calibrant.estimators.persistence import load_classifier
 
-        return load_as(cls, path)
+        classifier = load_classifier(path)
+        if not isinstance(classifier, cls):
+            name = type(classifier).__name__
+            raise ValueError(f"{path} holds a {name}, not a {cls.__name__}: use {name}.load.")
+        return classifier
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         input_tags = tags.input_tags
         input_tags.sparse = input_tags.allow_nan = input_tags.string = input_tags.categorical = True
         return tags
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "model_")
 
     def _named_splits(self, X: np.ndarray, y: np.ndarray, groups: Any, rows: np.ndarray) -> Splits | None:
         """Return the folds of the user's splitter, as positions in ``rows``; None if the method makes the folds."""
@@ -277,26 +273,25 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
 
     def _settings(self) -> dict[str, Any]:
         """The fields of the method that the parameters of this estimator set."""
-        names = [field.name for field in fields(self._base()) if field.name != "hidden"]
-        return {"hidden": self.hidden_layer_sizes, **{name: getattr(self, name) for name in names}}
+        params = self.get_params(deep=False)
+        params["hidden"] = params.pop("hidden_layer_sizes")
+        return {field.name: params[field.name] for field in fields(self._base()) if field.name in params}
 
     def _method(self) -> Method:
         """The method with this estimator's settings."""
         base = self._base()
-        settings = {name: tuple(v) if isinstance(v, list) else v for name, v in self._settings().items()}
+        settings = vars(base) | {name: tuple(v) if isinstance(v, list) else v for name, v in self._settings().items()}
         sizes = settings["hidden"]
         if not isinstance(sizes, Integral | Sequence | np.ndarray) or isinstance(sizes, str):
             raise ValueError(f"hidden_layer_sizes must be a whole number or a tuple of them; got {shown(sizes)}.")
         sizes = (sizes,) if isinstance(sizes, Integral) else tuple(sizes)
         settings["hidden"] = tuple(check_whole("hidden_layer_sizes", size) for size in sizes)
-        optional = {field.name for field in fields(base) if field.default is None}
-        for name in set(settings) & {*WHOLE, *POSITIVE}:
-            value = settings[name]
-            if value is None and name in optional:
+        for name, value in settings.items():
+            if value is None and getattr(type(base), name) is None:
                 continue
             if name in WHOLE:
                 settings[name] = check_whole(name, value)
-            elif not (isinstance(value, Real) and 0 < float(value) < math.inf):
+            elif name in POSITIVE and not (isinstance(value, Real) and 0 < float(value) < math.inf):
                 raise ValueError(f"{name} must be a positive number; got {shown(value)}.")
         return replace(base, **settings)
 

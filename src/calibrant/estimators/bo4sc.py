@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any, Literal
 
 import numpy as np
@@ -12,16 +11,6 @@ from numpy.random import RandomState
 from calibrant.base.settings import shown
 from calibrant.estimators.base import NetworkClassifier
 from calibrant.methods import BO4SC, Fitted, Samples
-
-PUBLISHED = {
-    "hidden_layer_sizes": "hidden",
-    "steps": "steps",
-    "epochs": "epochs",
-    "learning_rate": "learning_rate",
-    "outer_learning_rate": "outer_learning_rate",
-    "alpha": "alpha",
-}
-"""The parameters that the paper names, and the fields of BO4SC that they set."""
 
 
 class BO4SCClassifier(NetworkClassifier):
@@ -141,10 +130,7 @@ class BO4SCClassifier(NetworkClassifier):
         return BO4SC() if self.method is None else self.method
 
     def _settings(self) -> dict[str, Any]:
-        base = self._base()
-        parameters = {field: getattr(self, name) for name, field in PUBLISHED.items()}
-        overrides = {field: value for field, value in parameters.items() if value is not None}
-        return {field.name: getattr(base, field.name) for field in fields(base)} | overrides
+        return {name: value for name, value in super()._settings().items() if value is not None}
 
     def _holds_out(self) -> bool:
         return True

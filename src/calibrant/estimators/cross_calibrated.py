@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from numbers import Integral
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 import numpy as np
 from scipy.special import log_softmax, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, MetaEstimatorMixin, clone, is_regressor
 from sklearn.utils import _safe_indexing, check_random_state, get_tags, indexable
-from sklearn.utils._metadata_requests import _routing_enabled
-from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.parallel import Parallel, delayed
 from sklearn.utils.validation import check_is_fitted, column_or_1d, has_fit_parameter
@@ -145,7 +143,7 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
             ``cv`` is an int and many rows are near copies, these are held out together too, with a warning, unless
             groups are given.
         **fit_params
-            For the estimator's ``fit``; with scikit-learn's metadata routing, for every object that requested them.
+            For the estimator's ``fit``.
         """
         warn_of_other_order(X, y, "X and y")
         fresh = unfitted(self)
@@ -167,12 +165,18 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         self.classes_, codes = encode(y, weights)
         self.calibrator_ = self._get_calibrator()
         estimator = self._get_estimator()
-        to_fit, to_split = self._routed(estimator, weights, groups, fit_params)
+        if weights is not None and has_fit_parameter(estimator, "sample_weight"):
+            fit_params = {**fit_params, "sample_weight": weights}
+        elif weights is not None and not any(name.endswith("sample_weight") for name in fit_params):
+            warn(
+                f"{type(estimator).__name__} does not accept sample_weight, so the weights count in the calibration "
+                "only. Give the weights of a pipeline to one of its steps too: fit(…, step__sample_weight=weights)."
+            )
         used = np.ones(len(y), dtype=bool) if weights is None else weights > 0
-        splits, together = self._splits(X, y, codes, used, groups, to_split)
+        splits, together = self._splits(X, y, codes, used, groups)
         train_rows = [train for train, _ in splits] + [np.flatnonzero(used)] * (not self.ensemble)
         models = Parallel(n_jobs=self.n_jobs)(
-            delayed(fit_model)(self._copy_for(estimator, y[rows]), X, y, rows, to_fit) for rows in train_rows
+            delayed(fit_model)(self._copy_for(estimator, y[rows]), X, y, rows, fit_params) for rows in train_rows
         )
         sizes, of_folds = [len(rows) for rows in train_rows], slice(len(splits))
         scores, self._least = held_out_scores(models[of_folds], sizes[of_folds], X, splits, self.classes_)
@@ -189,12 +193,7 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
                 setattr(self, name, getattr(models[0], name))
 
     def _calibrate(
-        self,
-        scores: np.ndarray,
-        codes: np.ndarray,
-        weights: np.ndarray | None,
-        groups: np.ndarray | None,
-        are_log_probs: bool,
+        self, scores: np.ndarray, codes: np.ndarray, weights: Any, groups: Any, are_log_probs: bool
     ) -> np.ndarray:
         """Fit the calibration to out-of-fold scores, and return the calibrated probabilities of these rows."""
         counted = np.ones(len(codes)) if weights is None else weights
@@ -213,39 +212,12 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         scores = mean_scores(self.estimators_, self._sizes, X, self.classes_, self._least)
         return self.pool_.probs(self._log_probs(scores)[None])
 
-    def predict_log_proba(self, X: Any) -> np.ndarray:
-        """Logarithms of :meth:`predict_proba`."""
-        return np.log(self.predict_proba(X))
-
-    @staticmethod
-    def save(*_: Any, **__: Any) -> NoReturn:
-        """Raise an error: this classifier holds models of scikit-learn, which pickle, joblib or skops store."""
-        raise TypeError(
-            "CrossCalibrated has no file format of its own, as it holds models of scikit-learn. Use joblib.dump and "
-            "joblib.load, pickle, or skops, which executes no code from a file."
-        )
-
-    load = save
-
-    def get_metadata_routing(self) -> MetadataRouter:
-        """Return the metadata routing, as in :class:`sklearn.calibration.CalibratedClassifierCV`."""
-        router = MetadataRouter(owner=self)
-        router.add_self_request(self)
-        to_fit = MethodMapping().add(caller="fit", callee="fit")
-        router.add(estimator=self._get_estimator(), method_mapping=to_fit)
-        if hasattr(self.cv, "split"):
-            router.add(splitter=self.cv, method_mapping=MethodMapping().add(caller="fit", callee="split"))
-        return router
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         input_tags = get_tags(self._get_estimator()).input_tags
         tags.input_tags.sparse = input_tags.sparse
         tags.input_tags.allow_nan = input_tags.allow_nan
         return tags
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "pool_")
 
     def _log_probs(self, scores: np.ndarray) -> np.ndarray:
         """Return the calibrator's log-probabilities for the models' mean scores."""
@@ -262,49 +234,25 @@ class CrossCalibrated(SelectiveMixin, MetaEstimatorMixin, ClassifierMixin, BaseE
         return make_calibrator(auto if self.calibrator == "auto" else self.calibrator)
 
     def _check_estimator(self) -> None:
-        if isinstance(self.estimator, type):
-            name = self.estimator.__name__
-            raise TypeError(f"estimator must be an instance of a classifier; got the class {name}. Pass {name}().")
-        if self.estimator is not None and not hasattr(self.estimator, "fit"):
-            raise TypeError(f"estimator must be a classifier of scikit-learn; got {self.estimator!r}.")
-        if self.estimator is not None and is_regressor(self.estimator):
-            raise ValueError(f"estimator must be a classifier; got the regressor {type(self.estimator).__name__}.")
+        model = self.estimator
+        if model is not None and (isinstance(model, type) or not hasattr(model, "fit") or is_regressor(model)):
+            raise TypeError(f"estimator must be a classifier, such as LogisticRegression(); got {model!r}.")
 
     def _get_estimator(self) -> Any:
-        if self.estimator is not None:
-            return self.estimator
-        trees = default_trees()
-        return trees.set_fit_request(sample_weight=True) if _routing_enabled() else trees
+        return default_trees() if self.estimator is None else self.estimator
 
     def _copy_for(self, estimator: Any, labels: np.ndarray) -> Any:
         """Return a clone for rows with these labels; only the default estimator depends on them."""
         return suited_trees(clone(estimator), labels) if self.estimator is None else clone(estimator)
 
-    def _routed(
-        self, estimator: Any, weights: np.ndarray | None, groups: Any, fit_params: dict[str, Any]
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the metadata for the estimator's ``fit`` and for the splitter's ``split``."""
-        if _routing_enabled():
-            routed = process_routing(self, "fit", sample_weight=weights, groups=groups, **fit_params)
-            return dict(routed.estimator.fit), dict(routed.splitter.split) if "splitter" in routed else {}
-        to_fit = dict(fit_params)
-        if weights is not None and has_fit_parameter(estimator, "sample_weight"):
-            to_fit["sample_weight"] = weights
-        elif weights is not None and not any(name.endswith("sample_weight") for name in fit_params):
-            warn(
-                f"{type(estimator).__name__} does not accept sample_weight, so the weights count in the calibration "
-                "only. Give the weights of a pipeline to one of its steps too: fit(…, step__sample_weight=weights)."
-            )
-        return to_fit, {} if groups is None else {"groups": groups}
-
     def _splits(
-        self, X: Any, y: np.ndarray, codes: np.ndarray, used: np.ndarray, groups: Any, to_split: dict[str, Any]
+        self, X: Any, y: np.ndarray, codes: np.ndarray, used: np.ndarray, groups: Any
     ) -> tuple[Splits, np.ndarray | None]:
         """Return each fold's training and held-out rows (none of weight zero), and which rows belong together."""
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         numbers, rows = group_numbers(groups, X), np.flatnonzero(used)
         if not isinstance(self.cv, Integral):
-            return named_splits(self.cv, X, y, used=used, **to_split), numbers
+            return named_splits(self.cv, X, y, groups, used=used), numbers
         number, used_inputs = fold_count(self.cv), _safe_indexing(X, rows)
         named = near_groups(standardised(used_inputs), None, seed=seed) if numbers is None else numbers[rows]
         splits, used_groups = dealt_splits(used_inputs, codes[rows], number, seed=seed, groups=named)

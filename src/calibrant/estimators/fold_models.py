@@ -12,7 +12,6 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 from sklearn.utils import _safe_indexing, get_tags
 from sklearn.utils.validation import _check_method_params, _num_samples
 
-from calibrant.base.words import listed
 from calibrant.data import TableEncoder
 from calibrant.estimators.folds import Splits
 from calibrant.estimators.reading import is_plain, needs_encoder
@@ -137,14 +136,8 @@ def advice_for(X: Any, estimator: Any, error: Exception) -> str:
     wrong_setting = type(error).__name__ == "InvalidParameterError"  # a private class of scikit-learn
     if encoded or wrong_setting or getattr(X, "ndim", 2) != 2:
         return ""
-    dtypes = dict(getattr(X, "dtypes", {}))
-    columns = [str(column) for column, dtype in dtypes.items() if not is_plain(dtype)]
-    if columns:
-        content = f"columns that are not numeric ({listed(columns, 5)})"
-    elif any(str(dtype).startswith("Sparse") for dtype in dtypes.values()):
-        content = "the sparse columns of a data frame"
-    elif needs_encoder(X):
-        content = "text or dates"
+    if needs_encoder(X):
+        content = "columns that are not numeric"
     elif _has_gaps(X) and not (hasattr(estimator, "__sklearn_tags__") and get_tags(estimator).input_tags.allow_nan):
         content = "missing values"
     else:

@@ -65,9 +65,7 @@ def dealt_splits(
     return tuple((fold.train.numpy(), fold.held.numpy()) for fold in folds), together
 
 
-def named_splits(
-    cv: Any, X: Any, y: np.ndarray, groups: Any = None, *, used: np.ndarray | None = None, **params: Any
-) -> Splits:
+def named_splits(cv: Any, X: Any, y: np.ndarray, groups: Any = None, *, used: np.ndarray) -> Splits:
     """Return the splits of a scikit-learn splitter or of an iterable, without the rows that are not ``used``.
 
     Splits that then have no rows to train on or none to hold out are left out.
@@ -77,15 +75,14 @@ def named_splits(
             f"cv must be a number of folds, a scikit-learn splitter, or an iterable of (train, test) rows; got {cv!r}."
         )
     splitter = check_cv(cv, y, classifier=True)
-    pairs = splitter.split(X, y, **({"groups": groups} if groups is not None else {}), **params)
+    pairs = splitter.split(X, y, **({"groups": groups} if groups is not None else {}))
     splits = [(_row_numbers(train, len(y)), _row_numbers(held, len(y))) for train, held in pairs]
     for train, held in splits:
         if np.intersect1d(train, held).size:
             raise ValueError(
                 "cv must give folds whose training and test rows differ; got a fold that trains on rows it holds out."
             )
-    if used is not None:
-        splits = [(train[used[train]], held[used[held]]) for train, held in splits]
+    splits = [(train[used[train]], held[used[held]]) for train, held in splits]
     splits = [(train, held) for train, held in splits if len(train) and len(held)]
     if len(splits) < 2:
         raise ValueError(
@@ -116,10 +113,10 @@ def near_groups(values: Any, groups: Any, *, seed: int = 0) -> np.ndarray | None
 
     Parameters
     ----------
-    values : standardised numbers, (n, d); other inputs are not searched
+    values : standardised numbers, (n, d); None is not searched
     groups : the user's groups; if given, nothing is searched
     """
-    if groups is not None or not isinstance(values, np.ndarray) or values.dtype.kind not in "fiu":
+    if groups is not None or values is None:
         return None
     values = np.nan_to_num(np.asarray(values, dtype=np.float32))
     suspicion = near_copies(values, seed=seed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import fields
 from numbers import Integral
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,13 +19,12 @@ from calibrant.data.scaling import Scaling
 from calibrant.estimators.base import NetworkClassifier
 from calibrant.estimators.bo4sc import BO4SCClassifier
 from calibrant.estimators.networks import Frozen, from_tree, to_tree
-from calibrant.estimators.selective import HeldOut, check_out_of_fold, without_large
+from calibrant.estimators.selective import check_out_of_fold
 from calibrant.estimators.self_calibrated import SelfCalibratedClassifier
 from calibrant.methods import BO4SC, Mixture
 from calibrant.methods.blend import KINDS, Blend
 from calibrant.pool.pool import Pool
 
-Kind = TypeVar("Kind")
 CLASSIFIERS: dict[str, type[NetworkClassifier]] = {c.__name__: c for c in (BO4SCClassifier, SelfCalibratedClassifier)}
 FORMAT = Format("classifier", CLASSIFIERS, "save or `calibrant train`")
 _COLUMNS = 10_000
@@ -46,7 +45,7 @@ def save_classifier(classifier: NetworkClassifier, path: str | os.PathLike[str])
         params.pop("cv", None)
     if (method := params.pop("method", None)) is not None:
         params["method"] = {field.name: getattr(method, field.name) for field in fields(method)}
-    state = without_large(fitted_state(classifier))
+    state = fitted_state(classifier)
     state |= {"model_": _plain_model(state["model_"]), "encoder_": _plain_encoder(state["encoder_"])}
     parts = {"params": _packed(params, "params.", arrays), "state": _packed(state, "", arrays)}
     FORMAT.write(path, name, arrays, **parts)
@@ -55,15 +54,6 @@ def save_classifier(classifier: NetworkClassifier, path: str | os.PathLike[str])
 def load_classifier(path: str | os.PathLike[str]) -> NetworkClassifier:
     """Read a classifier that its ``save`` wrote; any other file raises a ValueError that says what is wrong."""
     classifier: NetworkClassifier = FORMAT.read(path, _build)
-    return classifier
-
-
-def load_as(kind: type[Kind], path: str | os.PathLike[str]) -> Kind:
-    """Read a file that must hold this class of classifier."""
-    classifier = load_classifier(path)
-    if not isinstance(classifier, kind):
-        name = type(classifier).__name__
-        raise ValueError(f"{path} holds a {name}, not a {kind.__name__}: use {name}.load.")
     return classifier
 
 
@@ -86,8 +76,6 @@ def _build(kind: type, header: dict[str, Any], arrays: Arrays) -> NetworkClassif
         "encoder_": None if encoder is None else TableEncoder.from_json(encoder["json"], encoder["arrays"]),
         "projection_": None if projection is None else Projection(*projection),
     }
-    if "held_out_" in state:
-        state["held_out_"] = HeldOut(*state["held_out_"])
     for key, value in state.items():
         setattr(classifier, key, value)
     _check(classifier)

@@ -33,8 +33,6 @@ LARGEST_DENSE = 2 * 2**30
 LARGEST_WEIGHT = 1e30
 LARGEST_SHIFT = 0.01
 """A larger change of a class's share by ``class_weight`` gets a warning."""
-_ROWS = 65_536
-"""Rows that are hashed at a time, to bound memory."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +97,7 @@ def read(estimator: Any, X: Any, *y: Any, reset: bool, wide: bool | None = None)
     """
     encoded = isinstance(X, EncodedTable)
     X = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
-    X, y = X if encoded else _filled(as_table(X)), tuple(map(as_targets, y))
+    X, y = X if encoded else as_table(X), tuple(map(as_targets, y))
     if reset and encoded:
         X.describe(estimator)
     elif reset:
@@ -185,15 +183,6 @@ def warn_of_row_numbers(X: Any) -> None:
         f"the order of collection. Leave the column out with X.drop(columns={names[0]!r}), or read the file with "
         "pandas.read_csv(…, index_col=0). If it is an input, give it a name."
     )
-
-
-def _filled(X: Any) -> Any:
-    """Make the sparse columns of a pandas data frame dense, as their fill value can be any value; else return X."""
-    if getattr(X, "ndim", 0) != 2 or not hasattr(X, "iloc"):
-        return X
-    if not any(str(dtype).startswith("Sparse") for dtype in X.dtypes):
-        return X
-    return X.apply(lambda column: column.sparse.to_dense() if str(column.dtype).startswith("Sparse") else column)
 
 
 def is_plain(dtype: Any) -> bool:
@@ -334,9 +323,8 @@ def hold_out(
 def digest(X: Inputs, codes: np.ndarray) -> str:
     """Return a hash that identifies the data."""
     hasher = hashlib.blake2b(digest_size=16)
-    if X.sparse is not None:
-        hasher.update(row_codes(X.sparse).data)  # type: ignore[union-attr]
-    for start in range(0, len(X), _ROWS):  # in pieces: a copy of the whole table may not fit into memory
-        hasher.update(np.ascontiguousarray(X.dense[start : start + _ROWS], dtype=np.float64).data)
+    for part in (X.dense, X.sparse):
+        if part is not None:
+            hasher.update(row_codes(part).data)  # type: ignore[union-attr]
     hasher.update(np.ascontiguousarray(codes, dtype=np.int64).data)
     return hasher.hexdigest()

@@ -29,7 +29,7 @@ classifier. The coverage holds if the classifier's scores of the true class are 
 or lower; see :mod:`calibrant.selective.cross_conformal` for what is known.
 
 **Groups and copies.** Rows of one group (a patient, a sensor) and copies of a row (oversampling) are not independent,
-so n rows count for fewer. If ``fit`` or the methods here are given ``groups``, one row of each group is drawn, and the
+so n rows count for fewer. If ``fit`` is given ``groups``, one row of each group is drawn, and the
 statements are about one random row of a new group. Folds must not divide a group. If rows have groups that are not
 given, the confidence level is overstated. Rows that are equal by chance, as in a table of a few categories, need no
 group.
@@ -43,55 +43,15 @@ posterior.
 
 from __future__ import annotations
 
-from numbers import Real
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from calibrant.base.settings import check_choice, shown
-from calibrant.selective import RejectionRule, SetRule, Window, threshold_for_risk
-from calibrant.selective.conformal import Seed, blocks, rule_of_ranked
-from calibrant.selective.set_scores import Ranked, SetScore, find_score, rank_classes
-
-MOST_ENTRIES = 2**23
-"""Files store ``oof_proba_`` up to this many numbers (64 MiB); above, only the summary that rules and sets need."""
-
-
-class HeldOut(NamedTuple):
-    """A summary of each row's out-of-fold probabilities that is enough for all rules and sets.
-
-    It has five numbers per row for any number of classes. Rows without out-of-fold probabilities have NaN.
-    """
-
-    labels: np.ndarray
-    proba: np.ndarray
-    above: np.ndarray
-    rank: np.ndarray
-    confidence: np.ndarray
-
-    @classmethod
-    def of(cls, probs: np.ndarray, labels: np.ndarray) -> HeldOut:
-        """Summarise probabilities (n, C) of rows with these true classes (column numbers)."""
-        parts = []
-        for rows in blocks(probs.shape):
-            label_ranks = rank_classes(probs[rows]).at(labels[rows])
-            parts.append((labels[rows], *label_ranks, probs[rows].max(axis=1)))
-        return cls(*map(np.concatenate, zip(*parts, strict=True)))
-
-    def take(self, rows: np.ndarray) -> HeldOut:
-        """Return some of the rows."""
-        return HeldOut(*(values[rows] for values in self))
-
-    @property
-    def ranked(self) -> Ranked:
-        """The standing of the true classes."""
-        return Ranked(self.proba, self.above, self.rank)
-
-    @property
-    def correct(self) -> np.ndarray:
-        """Whether the true class was the most probable one."""
-        return self.rank == 1
+from calibrant.base.settings import check_choice, check_fraction, shown
+from calibrant.selective import RejectionRule, SetRule, Window, conformal_rule, threshold_for_risk
+from calibrant.selective.conformal import Seed
+from calibrant.selective.set_scores import SetScore
 
 
 class RejectMixin:
@@ -140,10 +100,16 @@ class RejectMixin:
             )
         probs = self.predict_proba(X)
         predicted, confidence = self.classes_[probs.argmax(axis=1)], probs.max(axis=1)
-        if reject is None and reject_below is None:
+        if reject_below is not None:
+            reject = Window.below(check_fraction(reject_below, "reject_below", closed=True))
+        if reject is None:
             return predicted
-        accepted = reaches(confidence, reject_below) if reject is None else reject.accepts(confidence)
-        return withhold(predicted, accepted, self.classes_, reject_label)
+        return withhold(predicted, reject.accepts(confidence), self.classes_, reject_label)
+
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """Logarithms of ``predict_proba``."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.predict_proba(X))
 
     def confidence(self, X: Any) -> np.ndarray:
         """Return the largest probability of each row, the second output of Eq. (9) of Sanguin et al. 2024."""
@@ -165,7 +131,6 @@ class SelectiveMixin(RejectMixin):
     oof_proba_: np.ndarray
     oof_labels_: np.ndarray
     oof_groups_: np.ndarray | None
-    held_out_: HeldOut
 
     def rejection_rule(
         self,
@@ -173,7 +138,6 @@ class SelectiveMixin(RejectMixin):
         level: float = 0.9,
         *,
         method: Literal["ranks", "fixed-sequence", "uniform"] = "ranks",
-        groups: Any = None,
     ) -> RejectionRule:
         """Choose when to abstain, so that at most a share ``risk`` of the accepted predictions is wrong.
 
@@ -192,9 +156,6 @@ class SelectiveMixin(RejectMixin):
             The probability that the rule keeps the risk.
         method : {"ranks", "fixed-sequence", "uniform"}
             As in :func:`calibrant.selective.threshold_for_risk`.
-        groups : array-like of shape (n_samples,), optional
-            The group of each training row, if rows within a group depend on each other. One row of each group counts.
-            By default the groups that ``fit`` was given.
 
         Returns
         -------
@@ -202,8 +163,8 @@ class SelectiveMixin(RejectMixin):
             For ``predict(X, reject=rule)``. Its ``found`` is False if no threshold meets the target.
         """
         check_choice("method", method, ("ranks", "fixed-sequence", "uniform"))
-        held = self._out_of_fold("rejection_rule", groups)
-        return threshold_for_risk(held.confidence, held.correct, risk, level=level, method=method)
+        probs, labels = self._out_of_fold("rejection_rule")
+        return threshold_for_risk(probs.max(axis=1), probs.argmax(axis=1) == labels, risk, level=level, method=method)
 
     def set_rule(
         self,
@@ -212,14 +173,12 @@ class SelectiveMixin(RejectMixin):
         *,
         by_class: bool = False,
         allow_empty: bool = False,
-        groups: Any = None,
         random_state: Seed = None,
     ) -> SetRule:
         """Return the rule of :meth:`predict_set`, which can be stored as JSON and applied to ``predict_proba(X)``."""
-        chosen = find_score(score)
-        held = self._out_of_fold("set_rule", groups)
-        return rule_of_ranked(
-            held.ranked, held.labels, len(self.classes_), coverage, chosen, None, by_class, allow_empty, random_state
+        probs, labels = self._out_of_fold("set_rule")
+        return conformal_rule(
+            probs, labels, coverage, score=score, by_class=by_class, allow_empty=allow_empty, seed=random_state
         )
 
     def predict_set(
@@ -230,7 +189,6 @@ class SelectiveMixin(RejectMixin):
         *,
         by_class: bool = False,
         allow_empty: bool = False,
-        groups: Any = None,
         random_state: Seed = None,
     ) -> np.ndarray:
         """Return a set of classes for each row that contains the true class with probability ``coverage``.
@@ -253,8 +211,6 @@ class SelectiveMixin(RejectMixin):
             Require the coverage within each class. Classes with few rows are then in most sets.
         allow_empty : bool
             Leave sets empty where no class fits; by default they hold at least the most probable class.
-        groups : array-like, optional
-            The group of each *training* row, as in :meth:`rejection_rule`.
         random_state : int, optional
             For randomised scores only.
 
@@ -264,53 +220,31 @@ class SelectiveMixin(RejectMixin):
             True where the class, an entry of ``classes_``, belongs to the row's set.
         """
         generator = np.random.default_rng(random_state)
-        rule = self.set_rule(
-            coverage, score, by_class=by_class, allow_empty=allow_empty, groups=groups, random_state=generator
-        )
+        rule = self.set_rule(coverage, score, by_class=by_class, allow_empty=allow_empty, random_state=generator)
         return rule.apply(self.predict_proba(X), seed=generator)
 
-    def _out_of_fold(self, asked: str, groups: Any = None) -> HeldOut:
-        """Return the rows with out-of-fold probabilities; one row of each group, always the same one."""
+    def _out_of_fold(self, method: str) -> tuple[np.ndarray, np.ndarray]:
+        """Return the out-of-fold probabilities and labels of rows that have them; one row of each group."""
         check_is_fitted(self)
-        held = getattr(self, "held_out_", None)
-        if held is None and hasattr(self, "oof_proba_"):
-            held = HeldOut.of(self.oof_proba_, self.oof_labels_)
-        rows = np.flatnonzero(np.isfinite(held.confidence)) if held is not None else np.empty(0)
-        if held is None or not len(rows):
+        rows = np.flatnonzero(np.isfinite(self.oof_proba_).all(axis=1))
+        if not len(rows):
             raise ValueError(
-                f"{asked} needs out-of-fold probabilities, but this classifier has none: every model was trained on "
-                "all rows. Set a sample aside and use threshold_for_risk "
-                "or conformal_rule of calibrant.selective."
+                f"{method} needs out-of-fold probabilities, but this classifier has none: every model was trained on "
+                "all rows. Set a sample aside and use threshold_for_risk or conformal_rule of calibrant.selective."
             )
-        groups = getattr(self, "oof_groups_", None) if groups is None else groups
-        if groups is not None:
-            rows = one_of_each(groups, len(held.labels), rows)
-        return held.take(rows)
+        if getattr(self, "oof_groups_", None) is not None:
+            rows = one_of_each(self.oof_groups_, rows)
+        return self.oof_proba_[rows], self.oof_labels_[rows]
 
 
-def one_of_each(groups: Any, n: int, rows: np.ndarray) -> np.ndarray:
+def one_of_each(groups: Any, rows: np.ndarray) -> np.ndarray:
     """Draw one of the given rows for each group, always the same one."""
-    names = np.asarray(groups)
-    if names.shape != (n,):
-        raise ValueError(f"groups must have one entry for each of {n} training rows; got shape {names.shape}.")
     drawn = np.random.default_rng(0).permutation(rows)
-    return np.sort(drawn[np.unique(names[drawn], return_index=True)[1]])
-
-
-def without_large(state: dict[str, Any]) -> dict[str, Any]:
-    """Return the fitted state for a file; large out-of-fold probabilities are replaced by their summary."""
-    probs = state.get("oof_proba_")
-    if probs is None or probs.size <= MOST_ENTRIES:
-        return state
-    kept = {key: value for key, value in state.items() if key not in ("oof_proba_", "oof_labels_")}
-    return kept | {"held_out_": HeldOut.of(probs, state["oof_labels_"])}
+    return np.sort(drawn[np.unique(np.asarray(groups)[drawn], return_index=True)[1]])
 
 
 def check_out_of_fold(classifier: Any) -> None:
     """Raise an error if the out-of-fold values of a file do not fit together."""
-    held = getattr(classifier, "held_out_", None)
-    if held is not None and len({values.shape for values in held}) != 1:
-        raise ValueError("the held-out rows do not fit together")
     probs, labels = (getattr(classifier, name, None) for name in ("oof_proba_", "oof_labels_"))
     if probs is not None and (labels is None or probs.shape != (len(labels), len(classifier.classes_))):
         raise ValueError("out-of-fold probabilities must have a label for each row and a column for each class")
@@ -318,13 +252,6 @@ def check_out_of_fold(classifier: Any) -> None:
         return
     if labels.dtype.kind not in "iu" or not np.isin(labels, np.arange(len(classifier.classes_))).all():
         raise ValueError("out-of-fold labels must be positions of classes")
-
-
-def reaches(confidence: np.ndarray, threshold: Any) -> np.ndarray:
-    """Whether each confidence is at least the threshold ``reject_below``."""
-    if not isinstance(threshold, Real) or isinstance(threshold, bool) or not 0 <= float(threshold) <= 1:
-        raise ValueError(f"reject_below must be a confidence between 0 and 1; got {shown(threshold)}.")
-    return confidence >= float(threshold)
 
 
 def withhold(predicted: np.ndarray, accepted: np.ndarray, classes: np.ndarray, label: Any) -> np.ndarray:
@@ -342,15 +269,7 @@ def withhold(predicted: np.ndarray, accepted: np.ndarray, classes: np.ndarray, l
             f"reject_label={shown(label)} is one of the classes, so rejected rows would look like that class. "
             + ("Name another with reject_label." if chosen else "Choose a label that is not in classes_.")
         )
-    result = predicted.astype(_common_dtype(classes, label))
-    result[~accepted] = label
-    return result
-
-
-def _common_dtype(classes: np.ndarray, label: Any) -> np.dtype:
-    """Return a dtype that holds both classes and label: the classes' own kind if the label fits, else object."""
-    class_dtype, label_dtype = classes.dtype, np.asarray(label).dtype
-    numbers = class_dtype.kind in "iuf" and label_dtype.kind in "iuf"
-    if np.ndim(label) == 0 and (numbers or (class_dtype.kind == label_dtype.kind and class_dtype.kind != "O")):
-        return np.result_type(class_dtype, label_dtype)
-    return np.dtype(object)
+    kinds = {classes.dtype.kind, np.asarray(label).dtype.kind}
+    if len(kinds) > 1 and not kinds <= set("iuf"):  # no other type holds both
+        predicted = predicted.astype(object)
+    return np.where(accepted, predicted, np.asarray(label))

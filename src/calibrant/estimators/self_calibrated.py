@@ -10,11 +10,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.random import RandomState
 
-from calibrant.bilevel import Callback, History, Run
 from calibrant.estimators.base import NetworkClassifier
 from calibrant.estimators.folds import Splits, fold_count, named_splits
 from calibrant.estimators.selective import SelectiveMixin
-from calibrant.methods import Fitted, Method, Samples, SelfCalibrated, Task
+from calibrant.methods import Fitted, Method, Samples, SelfCalibrated
 from calibrant.methods.blend import MEMBERS
 
 
@@ -136,8 +135,6 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
         The column number of each training row's class, and the number of its group (None without groups).
     train_indices_, validation_indices_ : arrays of int
         The training rows and the held-out rows of X.
-    history_ : dict of (outer steps,) arrays
-        ``inner_loss``, ``outer_loss`` and ``gradient_norm`` (of the hypergradient), averaged over the networks.
 
     Examples
     --------
@@ -222,13 +219,6 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
             (place[train], place[held]) for train, held in named_splits(self.cv, X, y, groups, used=place >= 0)
         )
 
-    def _train(self, task: Task, callbacks: Sequence[Callback]) -> Fitted:
-        runs = Runs()
-        fitted = super()._train(task, [runs, *callbacks])
-        first_of_candidate = 0 if fitted.extras["candidate"] == "pooled" else len(runs.each) // 2
-        self.history_ = mean_over_networks(runs.each[first_of_candidate])
-        return fitted
-
     def _keep(self, fitted: Fitted, samples: Samples) -> None:
         extras: dict[str, Any] = fitted.extras
         self.candidate_ = extras["candidate"]
@@ -250,23 +240,3 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
         self.l2_ = extras["l2"].double().numpy()
         noise = extras.get("label_noise")
         self.label_noise_ = None if noise is None else float(noise[0])  # the same for every class
-
-
-class Runs(Callback):
-    """A callback that keeps one :class:`calibrant.bilevel.History` per run, in order."""
-
-    def __init__(self) -> None:
-        self.each: list[History] = []
-
-    def on_start(self, run: Run) -> None:
-        self.each.append(History())
-        self.each[-1].on_start(run)
-
-    def on_step(self, run: Run) -> None:
-        self.each[-1].on_step(run)
-
-
-def mean_over_networks(history: History) -> dict[str, np.ndarray]:
-    """Return one value per outer step: the mean over the networks."""
-    names = ("inner_loss", "outer_loss", "gradient_norm")
-    return {name: history[name].double().reshape(len(history.rows[name]), -1).mean(1).numpy() for name in names}

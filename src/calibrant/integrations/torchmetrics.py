@@ -12,10 +12,31 @@ from torchmetrics.utilities import dim_zero_cat
 from calibrant.metrics import StreamingClasswiseECE, StreamingECE, smooth_ece
 from calibrant.metrics.bins import Norm
 from calibrant.metrics.predictions import read
-from calibrant.metrics.torchmetrics import StreamingMetric
 
 
-class ECE(StreamingMetric):
+class _Streaming(Metric):
+    """A metric around an accumulator. Its state is the sums, which are added up over processes."""
+
+    is_differentiable = False
+    higher_is_better = False
+    full_state_update = False
+    sums: Tensor
+
+    def __init__(self, accumulator: StreamingECE, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.accumulator = accumulator
+        self.add_state("sums", torch.zeros_like(accumulator.sums), dist_reduce_fx="sum")
+
+    def update(self, probs: Any = None, labels: Any = None, **keywords: Any) -> None:
+        """Add a batch; arguments as in :func:`calibrant.metrics.ece`."""
+        self.sums = self.sums + self.accumulator.batch_sums(probs, labels, **keywords).to(self.sums.device)
+
+    def compute(self) -> Tensor:
+        """The value over everything seen so far, as a float64 scalar."""
+        return torch.tensor(self.accumulator.value(self.sums), dtype=torch.float64, device=self.sums.device)
+
+
+class ECE(_Streaming):
     """Expected calibration error over bins of equal width; arguments are those of :func:`calibrant.metrics.ece`.
 
     ``metric.update(probs, labels)``, or ``metric.update(logits, labels, from_logits=True)``. The memory does not grow.
@@ -25,7 +46,7 @@ class ECE(StreamingMetric):
         super().__init__(StreamingECE(bins, norm, debias), **kwargs)
 
 
-class ClasswiseECE(StreamingMetric):
+class ClasswiseECE(_Streaming):
     """Class-wise expected calibration error over bins of equal width; see :func:`calibrant.metrics.classwise_ece`."""
 
     def __init__(self, n_classes: int, bins: int = 15, norm: Norm = "l1", debias: bool = False, **kwargs: Any) -> None:

@@ -282,8 +282,11 @@ class BestAverage(Callback):
             self.nll, self.best_step, self._average, self._best = math.inf, 0, None, None
 
     def on_step(self, run: Run) -> None:
-        decay = min(DECAY, run.step / (9 + run.step))
-        self._average = _mean(self._average or run.state, run.state, decay)
+        present = run.live_state._replace(moments=())
+        if self._average is None:
+            self._average = present.map(torch.clone)
+        else:
+            _mix(self._average, present, min(DECAY, run.step / (9 + run.step)))
         if run.step % self.every == 0 or run.step >= run.outer_steps or not bool(run.active.any()):
             self.look(run)
 
@@ -291,7 +294,6 @@ class BestAverage(Callback):
         """Evaluate the current average."""
         assert self._average is not None
         if self.part is None:
-            self._best = self._average
             return
         value = self._nll(run, self.part)
         if math.isnan(value):
@@ -300,14 +302,17 @@ class BestAverage(Callback):
                 "that are not finite, or use a smaller learning rate."
             )
         if value < self.nll:
-            self.nll, self.best_step, self._best = value, run.step, self._average
+            self.nll, self.best_step = value, run.step
+            self._best = self._average.map(lambda t: t.to("cpu", copy=True))  # on a GPU, memory is scarce
         elif self.patience is not None and run.step - self.best_step >= self.patience * run.outer_steps:
             run.stop("the validation NLL no longer improves")
 
     def on_end(self, run: Run) -> None:
-        chosen_state = self._best or self._average
-        if chosen_state is not None:
-            run.state = run.state._replace(params=chosen_state.params, buffers=chosen_state.buffers)
+        if self._average is None:
+            return
+        device = run.phi.device
+        chosen_state = self._average if self._best is None else self._best.map(lambda t: t.to(device))
+        run.state = run.live_state._replace(params=chosen_state.params, buffers=chosen_state.buffers)
 
     def _nll(self, run: Run, part: Samples) -> float:
         assert self._average is not None
@@ -337,9 +342,11 @@ def evaluated(run: Run, state: State, part: Samples) -> tuple[Tensor, Tensor]:
         return part.predicted(lambda inputs: net.logits(inputs).double())
 
 
-def _mean(average: State, state: State, decay: float) -> State:
-    def mixed(a: Tensor, b: Tensor) -> Tensor:
-        return torch.lerp(b, a, decay) if a.is_floating_point() else b
-
-    buffers = {name: mixed(average.buffers[name], b) for name, b in state.buffers.items()}
-    return State(mixed(average.params, state.params), (), buffers, state.step)
+def _mix(average: State, state: State, decay: float) -> None:
+    """``average ← decay·average + (1 − decay)·state`` in place; numbers that are not floating-point are copied."""
+    values = state.tensors()
+    for name, tensor in average.tensors().items():
+        if tensor.is_floating_point():
+            torch.lerp(values[name], tensor, decay, out=tensor)
+        else:
+            tensor.copy_(values[name])

@@ -131,7 +131,7 @@ class MeanOn:
     function: Callable[[Tensor, Tensor], Tensor]
 
     def __call__(self, run: Run) -> Tensor:
-        values = self.function(*evaluated(run, run.state, self.part))
+        values = self.function(*evaluated(run, run.live_state, self.part))
         if self.part.sample_weight is None:
             return values.mean()
         weights = self.part.sample_weight.to(values)

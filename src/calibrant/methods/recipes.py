@@ -28,7 +28,7 @@ from calibrant.methods.averaged import AveragedNetwork
 from calibrant.methods.fit.untrained import is_pretrained
 from calibrant.models.functional.user_modules import unwrapped
 
-Kind = Literal["convolution", "other-conv", "transformer", "pretrained", "recurrent", "perceptron"]
+Kind = Literal["convolution", "other-conv", "transformer", "pretrained", "pretrained-conv", "recurrent", "perceptron"]
 
 
 def _recipe(kind: str, optimizer: Optimizer, **settings: Any) -> AveragedNetwork:
@@ -40,11 +40,15 @@ RECIPES: dict[Kind, AveragedNetwork] = {
         "convolutional network with BatchNorm", SGD(0.2, momentum=0.9, nesterov=True, weight_decay=5e-4)
     ),
     "transformer": _recipe("transformer", AdamW(1e-3, weight_decay=0.2, decay_on="weights", clip_norm=1.0), warmup=0.3),
-    "recurrent": _recipe("recurrent network", AdamW(3e-3, weight_decay=0.2, decay_on="weights", clip_norm=1.0)),
+    "recurrent": _recipe("recurrent network", AdamW(6e-3, weight_decay=0.2, decay_on="weights", clip_norm=1.0)),
     "other-conv": _recipe("convolutional network without BatchNorm", AdamW(4e-3, weight_decay=0.2, decay_on="weights")),
     "perceptron": _recipe("perceptron", AdamW(4e-3, weight_decay=0.2, decay_on="weights")),
     "pretrained": _recipe(
         "pretrained network", AdamW(1e-4, weight_decay=0.01, decay_on="weights", clip_norm=1.0), steps=400, passes=4
+    ),
+    "pretrained-conv": _recipe(
+        "pretrained convolutional network with BatchNorm",
+        AdamW(1e-3, weight_decay=0.05, decay_on="weights", clip_norm=1.0),
     ),
 }
 """One row for each kind. Learning rates are for batches of about 128 samples; see :func:`recipe_for`."""
@@ -66,19 +70,25 @@ BATCH, LARGEST_FACTOR = 128, 3.0
 """The batch size above which the rate of Adam grows with the root of the size, and its largest factor."""
 
 
-def recipe_for(module: nn.Module, pretrained: bool | None = None, batch_size: int = BATCH) -> AveragedNetwork:
-    """The recipe for a network. ``pretrained`` overrides :func:`is_pretrained`.
+def recipe_for(
+    module: nn.Module, pretrained: bool | None = None, batch_size: int = BATCH, *, few: bool = False
+) -> AveragedNetwork:
+    """The recipe for a network. ``pretrained`` overrides :func:`is_pretrained`; ``few`` says that samples are few.
 
     For batches of more than 128 samples, the rate of Adam is multiplied by the root of ``batch_size / 128``, at most by
     3. That of SGD, and the low rates of pretrained networks, are not changed.
 
     A network that looks pretrained, but has at most a million trainable parameters, gets the recipe of its
-    architecture: thousands of samples tell such a network more than its start.
+    architecture: thousands of samples tell such a network more than its start. For the same reason, a larger
+    convolutional network with BatchNorm that looks pretrained has a row with a higher rate, unless samples are few.
     """
     kind, count = kind_of(module, pretrained), sum(p.numel() for p in module.parameters() if p.requires_grad)
-    if kind == "pretrained" and pretrained is None and count <= LARGE:
-        row = recipe_for(module, False, batch_size)
-        return replace(row, kind=f"{row.kind}, pretrained")
+    if kind == "pretrained" and pretrained is None:
+        if count <= LARGE:
+            row = recipe_for(module, False, batch_size)
+            return replace(row, kind=f"{row.kind}, pretrained")
+        if not few and kind_of(module, False) == "convolution":
+            return RECIPES["pretrained-conv"]
     row = SMALL_RECIPES.get(kind, RECIPES[kind]) if count < SMALL else RECIPES[kind]
     if batch_size <= BATCH or kind == "pretrained" or not isinstance(row.optimizer, Adam):
         return row

@@ -18,8 +18,8 @@ class StreamingECE:
 
     The state is four float64 sums per bin (`sums`, on the device of the last batch): weights, squared weights,
     confidence and hits. States of several processes or files add up, so that the result does not depend on the division
-    into batches, up to rounding. The methods have the names and meaning of torchmetrics. `to_torchmetrics()` returns a
-    real `torchmetrics.Metric` for Lightning or a MetricCollection.
+    into batches, up to rounding. The methods have the names and meaning of torchmetrics. The classes of
+    `calibrant.integrations` are real `torchmetrics.Metric`, for Lightning or a MetricCollection.
 
     Parameters are those of `calibrant.metrics.ece`.
     """
@@ -97,12 +97,6 @@ class StreamingECE:
         if sums.shape != self.sums.shape:
             raise ValueError(f"sums must have shape {tuple(self.sums.shape)}; got {tuple(sums.shape)}.")
         self.sums = sums.double().clone()
-
-    def to_torchmetrics(self) -> Any:
-        """Return a `torchmetrics.Metric` with these settings and an empty state; needs torchmetrics."""
-        from calibrant.metrics.torchmetrics import StreamingMetric
-
-        return StreamingMetric(self)
 
     def __repr__(self) -> str:
         state = f"{self.sums[0].sum().item() / self._copies():g} seen, value {self.compute():.4g}"

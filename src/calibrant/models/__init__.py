@@ -1,14 +1,6 @@
 """Networks, and the pure form of any module."""
 
-from calibrant.models.architectures.convolutional import (
-    ResNet,
-    SmallCNN,
-    WideResNet,
-    resnet18,
-    resnet50,
-    small_cnn,
-    wide_resnet,
-)
+from calibrant.models.architectures.convolutional import ResNet, SmallCNN, resnet18, resnet50, small_cnn
 from calibrant.models.architectures.mlp import mlp
 from calibrant.models.functional.functional_module import FunctionalModule
 from calibrant.models.functional.network import Network
@@ -18,10 +10,8 @@ __all__ = [
     "Network",
     "ResNet",
     "SmallCNN",
-    "WideResNet",
     "mlp",
     "resnet18",
     "resnet50",
     "small_cnn",
-    "wide_resnet",
 ]

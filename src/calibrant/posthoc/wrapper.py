@@ -11,7 +11,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from calibrant.base.inputs import check_probs
 from calibrant.base.labels import class_columns
-from calibrant.base.settings import check_choice
 from calibrant.posthoc._base import Calibrator
 from calibrant.posthoc.temperature import Temperature
 
@@ -31,9 +30,6 @@ class CalibratedModel(ClassifierMixin, BaseEstimator):
         shape (n, C), or (n,) or (n, 1) for the logit of class 1 of two.
     calibrator : Calibrator, optional
         None means `Temperature()`. It is cloned and always receives logits.
-    scores : {"auto", "predict_proba", "decision_function"}
-        The output of a scikit-learn classifier to use: "predict_proba", "decision_function", or "auto", the first of
-        these that it has. Decision values are read as logits.
     batch_size : int
         Rows per forward pass of a torch module.
 
@@ -61,12 +57,10 @@ class CalibratedModel(ClassifierMixin, BaseEstimator):
         model: Any,
         calibrator: Calibrator | None = None,
         *,
-        scores: str = "auto",
         batch_size: int = 1024,
     ) -> None:
         self.model = model
         self.calibrator = calibrator
-        self.scores = scores
         self.batch_size = batch_size
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -104,8 +98,7 @@ class CalibratedModel(ClassifierMixin, BaseEstimator):
     def _logits(self, X: Any) -> np.ndarray:
         if isinstance(self.model, torch.nn.Module):
             return _as_two_columns(_module_outputs(self.model, X, self.batch_size))
-        check_choice("scores", self.scores, ("auto", "predict_proba", "decision_function"))
-        methods = ("predict_proba", "decision_function") if self.scores == "auto" else (self.scores,)
+        methods = ("predict_proba", "decision_function")  # the latter's values are read as logits
         method = next((name for name in methods if hasattr(self.model, name)), None)
         if method is None or not hasattr(self.model, "classes_"):
             raise ValueError(

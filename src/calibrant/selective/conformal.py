@@ -38,7 +38,6 @@ from calibrant.base.settings import check_fraction
 from calibrant.base.words import listed
 from calibrant.selective.rule import JsonRule, plain_number
 from calibrant.selective.set_scores import (
-    Ranked,
     SetScore,
     as_probs,
     draw,
@@ -174,42 +173,23 @@ def conformal_rule(
     checked = check_probs(probs)
     codes = check_labels(labels, *checked.shape, columns=column_names(probs)).cpu().numpy()
     values = as_probs(checked)
-    parts = [rank_classes(values[rows]).at(codes[rows]) for rows in blocks(values.shape)]
-    ranked = Ranked(*map(np.concatenate, zip(*parts, strict=True)))
-    return rule_of_ranked(
-        ranked,
-        codes,
-        values.shape[1],
-        coverage,
-        find_score(score),
-        level,
-        by_class,
-        allow_empty,
-        seed,
-        columns=columns_by_class(probs, by_class),
-    )
-
-
-def rule_of_ranked(
-    ranked: Ranked,
-    labels: np.ndarray,
-    n_classes: int,
-    coverage: float,
-    score: SetScore,
-    level: float | None = None,
-    by_class: bool = False,
-    allow_empty: bool = False,
-    seed: Seed = None,
-    *,
-    columns: tuple[Any, ...] | None = None,
-) -> SetRule:
-    """`conformal_rule` for ranked classes: needs only the standing of the true class of each row."""
-    coverage = check_fraction(coverage, "coverage")
+    coverage, chosen = check_fraction(coverage, "coverage"), find_score(score)
     level = None if level is None else check_fraction(level, "level")
-    scores = score(ranked, draw(score, len(labels), seed))
-    groups = [scores[labels == c] for c in range(n_classes)] if by_class else [scores]
+    scores, n_classes = true_scores(chosen, values, codes, seed), values.shape[1]
+    groups = [scores[codes == c] for c in range(n_classes)] if by_class else [scores]
     quantile = tuple(conformal_quantile(group_scores, coverage, level) for group_scores in groups)
-    return SetRule(score, coverage, quantile, len(labels), n_classes, level, by_class, allow_empty, columns)
+    columns = columns_by_class(probs, by_class)
+    return SetRule(chosen, coverage, quantile, len(codes), n_classes, level, by_class, allow_empty, columns)
+
+
+def true_scores(score: SetScore, probs: np.ndarray, labels: np.ndarray, seed: Seed) -> np.ndarray:
+    """The score of each row's true class."""
+    u = draw(score, len(labels), seed)
+    parts = [
+        score(rank_classes(probs[rows]).at(labels[rows]), u[rows] if score.randomised else u)
+        for rows in blocks(probs.shape)
+    ]
+    return np.concatenate(parts)
 
 
 def conformal_quantile(scores: np.ndarray, coverage: float, level: float | None = None) -> float:

@@ -40,6 +40,7 @@ from calibrant.selective.conformal import (
     order_statistic,
     plain_set_fields,
     set_fields,
+    true_scores,
     with_top,
 )
 from calibrant.selective.rule import JsonRule
@@ -170,11 +171,8 @@ def cross_conformal_rule(
             f"got shape {numbers.shape} of {numbers.dtype}."
         )
     coverage, chosen = check_fraction(coverage, "coverage"), find_score(score)
-    values, u = as_probs(checked), draw(chosen, len(codes), seed)
-    scores = [
-        chosen(rank_classes(values[rows]).at(codes[rows]), u[rows] if chosen.randomised else u)
-        for rows in blocks(values.shape)
-    ]
-    score_of, fold_of, class_of = (tuple(array.tolist()) for array in (np.concatenate(scores), numbers, codes))
+    values = as_probs(checked)
+    scores = true_scores(chosen, values, codes, seed)
+    score_of, fold_of, class_of = (tuple(array.tolist()) for array in (scores, numbers, codes))
     columns = columns_by_class(oof_probs, by_class)
     return CrossSetRule(chosen, coverage, score_of, fold_of, class_of, values.shape[1], by_class, allow_empty, columns)

@@ -1,10 +1,9 @@
-"""Tests of reading published image files: every layout, archives, damaged and missing files, downloads and splits."""
+"""Tests of published images: every layout, damaged and missing files, downloads, wrong labels, splits and shifts."""
 
 import hashlib
 import io
 import pickle
 import shutil
-import sys
 import tarfile
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +11,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from calibrant.data.vision import Images, split
-from studies.images import SOURCES, download_missing, load_parts
+from studies.images import (
+    SHIFTS,
+    SOURCES,
+    brightness,
+    contrast,
+    download_missing,
+    gaussian_blur,
+    gaussian_noise,
+    load_noisy_labels,
+    load_parts,
+)
 from studies.images.published import Archive, read_cifar
 from tests.studies.images import cases
 
@@ -46,7 +54,7 @@ def expect(name, folder, shape):
         assert found.inputs.is_contiguous()
         np.testing.assert_array_equal(found.inputs.numpy(), pixels.transpose(0, 3, 1, 2))
         np.testing.assert_array_equal(found.labels.numpy(), labels)
-        assert len(found.names) == found.n_classes == shape["classes"]
+        assert found.n_classes == shape["classes"]
         train, _ = cases.draw("train", **shape)
         np.testing.assert_allclose(found.mean, train.mean((0, 1, 2)) / 255, rtol=1e-12)
         np.testing.assert_allclose(found.std, train.std((0, 1, 2)) / 255, rtol=1e-12)
@@ -68,7 +76,7 @@ def test_tiny_imagenet_from_folders_of_files(tmp_path):
     labels = cases.write_tiny_imagenet(tmp_path)
     (tmp_path / "tiny-imagenet-200" / "train" / "n01" / "images" / "._n01_0.JPEG").write_bytes(b"x")
     train, test = load_parts("tiny-imagenet", tmp_path)
-    assert train.names == ("frog", "goldfish", "n03")
+    assert train.n_classes == 3
     for part, found in (("train", train), ("test", test)):
         np.testing.assert_array_equal(found.labels.numpy(), labels[part])
         assert found.inputs.shape == (len(labels[part]), 3, 64, 64)
@@ -76,13 +84,6 @@ def test_tiny_imagenet_from_folders_of_files(tmp_path):
     np.testing.assert_array_equal(colour.numpy(), np.concatenate([labels["train"][1:12], labels["test"]]))
     grey = train.inputs[0].float().mean((1, 2))
     assert grey.max() == grey.min()
-
-
-def test_image_files_without_pillow_say_what_to_install(tmp_path, monkeypatch):
-    cases.write_tiny_imagenet(tmp_path)
-    monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(ImportError, match=r"calibrant\[vision\]"):
-        load_parts("tiny-imagenet", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -154,18 +155,6 @@ def test_a_file_cut_short_is_reported(name, write, file, tmp_path):
         load_parts(name, tmp_path)
 
 
-def test_images_of_another_size_and_missing_ones_are_named(tmp_path):
-    cases.write_tiny_imagenet(tmp_path)
-    image = tmp_path / "tiny-imagenet-200" / "train" / "n01" / "images" / "n01_3.JPEG"
-    Image.new("RGB", (32, 64)).save(image)
-    with pytest.raises(ValueError, match=r"n01_3\.JPEG must have shape \(64, 64, 3\) .*got \(64, 32, 3\)"):
-        load_parts("tiny-imagenet", tmp_path)
-    image.unlink()
-    (tmp_path / "tiny-imagenet-200" / "val" / "images" / "val_1.JPEG").unlink()
-    with pytest.raises(ValueError, match=r"val_1\.JPEG is missing"):
-        load_parts("tiny-imagenet", tmp_path)
-
-
 WRONG = {
     "a share of brightness": ({"x_train": lambda x: x / 255}, "pixels must be whole numbers .*; got float64"),
     "channels first": ({"x_train": lambda x: x.transpose(0, 3, 1, 2)}, r"\(n, height, width, 1 or 3 channels\)"),
@@ -220,16 +209,7 @@ def test_pickles_that_would_run_code_are_refused(content, tmp_path, monkeypatch)
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.parametrize("protocol", [2, 5])
-def test_pickled_arrays_are_read_in_any_protocol(protocol, tmp_path):
-    rows = np.arange(2 * 3072, dtype=np.uint32).astype(np.uint8).reshape(2, 3072)
-    (tmp_path / "batch").write_bytes(pickle.dumps({b"data": rows, b"labels": [1, 2]}, protocol=protocol))
-    pixels, labels = read_cifar([tmp_path / "batch"])
-    np.testing.assert_array_equal(pixels[0, 0, 0], rows[0, [0, 1024, 2048]])
-    assert labels.tolist() == [1, 2]
-
-
-def published(tmp_path, monkeypatch, md5=None):
+def published(tmp_path, monkeypatch):
     """CIFAR-10 as an archive at a file:// address."""
     site = tmp_path / "site"
     site.mkdir()
@@ -237,24 +217,24 @@ def published(tmp_path, monkeypatch, md5=None):
     path = site / "cifar-10-python.tar.gz"
     with tarfile.open(path, "w:gz") as tar:
         tar.add(site / "cifar-10-batches-py", "cifar-10-batches-py")
-    archive = Archive(path.as_uri(), md5 or hashlib.md5(path.read_bytes()).hexdigest())
+    archive = Archive(path.as_uri(), hashlib.md5(path.read_bytes()).hexdigest())
     monkeypatch.setitem(SOURCES, "cifar10", replace(SOURCES["cifar10"], archives=(archive,)))
     return path
 
 
 def test_downloads_are_verified_unpacked_and_made_once(tmp_path, monkeypatch):
     path = published(tmp_path, monkeypatch)
+    right = SOURCES["cifar10"]
+    wrong = replace(right, archives=(Archive(path.as_uri(), "0" * 32),))
+    monkeypatch.setitem(SOURCES, "cifar10", wrong)
+    with pytest.raises(OSError, match="its MD5 sum must be"):
+        download_missing("cifar10", tmp_path / "data")
+    assert not list((tmp_path / "data").iterdir())
+    monkeypatch.setitem(SOURCES, "cifar10", right)
     download_missing("cifar10", tmp_path / "data")
     path.unlink()
     download_missing("cifar10", tmp_path / "data")
     expect("cifar10", tmp_path / "data", {"classes": 10})
-
-
-def test_a_download_with_another_checksum_is_refused(tmp_path, monkeypatch):
-    published(tmp_path, monkeypatch, md5="0" * 32)
-    with pytest.raises(OSError, match="its MD5 sum must be"):
-        download_missing("cifar10", tmp_path / "data")
-    assert not list((tmp_path / "data").iterdir())
 
 
 def test_single_files_are_downloaded_into_their_folder(tmp_path, monkeypatch):
@@ -265,15 +245,6 @@ def test_single_files_are_downloaded_into_their_folder(tmp_path, monkeypatch):
     download_missing("fashion-mnist", tmp_path / "data")
     assert len(list((tmp_path / "data" / "fashion-mnist").iterdir())) == 4
     expect("fashion-mnist", tmp_path / "data", {"classes": 10, **GREY})
-
-
-def test_published_checksums_are_valid_with_one_name_per_class():
-    for source in SOURCES.values():
-        sums = [*source.digests.values(), *(archive.md5 for archive in source.archives)]
-        assert all(len(value) == 32 and int(value, 16) >= 0 for value in sums)
-    assert [len(SOURCES[name].names) for name in ("cifar10", "cifar100", "fashion-mnist")] == [10, 100, 10]
-    assert len(set(SOURCES["cifar100"].names)) == 100
-    assert list(SOURCES["cifar100"].names) == sorted(SOURCES["cifar100"].names)
 
 
 def some(count=200, classes=4):
@@ -302,3 +273,94 @@ def test_a_sample_keeps_the_classes_in_proportion():
     whole = some()
     assert whole.sample(40, seed=1).labels.bincount().tolist() == [10] * 4
     assert whole.sample(500, seed=1) is whole
+
+
+def labelled():
+    labels = torch.arange(60) % 3
+    return Images(torch.arange(60, dtype=torch.uint8).view(-1, 1, 1, 1), labels, tuple("abc"), (0.5,), (0.5,))
+
+
+def test_noisy_labels_are_read_by_name_and_stay_with_their_images(tmp_path):
+    clean = labelled()
+    noisy = clean.labels.numpy().copy()
+    noisy[::5] = (noisy[::5] + 1) % 3
+    np.savez(tmp_path / "labels.npz", worse_label=noisy.astype(np.uint8), aggre_label=clean.labels.numpy())
+    labels = load_noisy_labels(tmp_path / "labels.npz", "worse", clean)
+    assert labels.dtype == torch.int64
+    assert labels.tolist() == noisy.tolist()
+    assert load_noisy_labels(tmp_path / "labels.npz", "aggregate", clean).tolist() == clean.labels.tolist()
+    for part in split(replace(clean, noisy=labels), 0):
+        rows = part.inputs.flatten().long()
+        assert torch.equal(part.noisy, labels[rows])
+        assert torch.equal(part.labels, clean.labels[rows])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda labels: {"y": labels}, "must hold the array worse_label; got y"),
+        (lambda labels: {"worse_label": labels[:-1]}, "must hold 60 whole numbers"),
+        (lambda labels: {"worse_label": labels + 1}, "classes from 0 to 2"),
+        (lambda labels: {"worse_label": (labels + 1) % 3}, "in another order"),
+        (lambda labels: {"worse_label": np.array([None] * 60, dtype=object)}, "Object arrays cannot be loaded"),
+    ],
+)
+def test_wrong_files_of_noisy_labels_are_refused(change, message, tmp_path):
+    with pytest.raises(ValueError, match=r"must be an \.npz file"):
+        load_noisy_labels(tmp_path / "labels.npz", "worse", labelled())
+    np.savez(tmp_path / "labels.npz", **change(labelled().labels.numpy()))
+    with pytest.raises(ValueError, match=message):
+        load_noisy_labels(tmp_path / "labels.npz", "worse", labelled())
+    with pytest.raises(ValueError, match="must be one of worse, aggregate"):
+        load_noisy_labels(tmp_path / "labels.npz", "worst", labelled())
+
+
+def pixels():
+    return torch.randint(0, 256, (20, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("name", SHIFTS)
+def test_every_shift_keeps_type_shape_and_range_and_repeats(name):
+    x, shift = pixels(), SHIFTS[name]
+    shifted = shift(x)
+    assert shifted.dtype == torch.uint8
+    assert shifted.shape == x.shape
+    assert torch.equal(pickle.loads(pickle.dumps(shift))(x), shifted)
+    unit = shift(x.double() / 255)
+    assert 0 <= unit.min() < unit.max() <= 1
+    if shift.kind != "noise":  # which is drawn in the images' own precision
+        assert ((255 * unit).round() - shifted).abs().max() <= 1
+    weaker = SHIFTS[f"{shift.kind}-1"](x)
+    assert name.endswith("1") or (shifted.float() - x).abs().mean() > (weaker.float() - x).abs().mean() > 0
+
+
+def test_noise_has_its_standard_deviation_and_its_seed():
+    x = torch.full((50, 3, 16, 16), 0.5, dtype=torch.float64)
+    noise = gaussian_noise(x, 0.05, seed=1) - x
+    assert noise.std().item() == pytest.approx(0.05, rel=0.03)
+    assert not torch.equal(gaussian_noise(x, 0.05, seed=2) - x, noise)
+
+
+def test_blur_spreads_a_point_and_keeps_flat_images():
+    x = torch.zeros(1, 2, 33, 33, dtype=torch.float64)
+    x[0, 1, 16, 16] = 1
+    blurred = gaussian_blur(x, 1.5)
+    assert blurred[0, 0].abs().max() == 0
+    places = torch.arange(33, dtype=torch.float64) - 16
+    for axis in (0, 1):
+        assert (blurred[0, 1].sum(axis) @ places.square()).item() == pytest.approx(1.5**2, rel=0.05)
+    assert blurred.sum().item() == pytest.approx(1)
+    torch.testing.assert_close(gaussian_blur(x + 0.5, 5.0)[0, 0], x[0, 0] + 0.5)
+
+
+def test_contrast_keeps_each_channels_mean_and_brightness_scales():
+    x = pixels().double() / 255
+    flat = contrast(x, 0.4)
+    torch.testing.assert_close(flat.mean((2, 3)), x.mean((2, 3)))
+    torch.testing.assert_close(flat.std((2, 3)), 0.4 * x.std((2, 3)))
+    torch.testing.assert_close(brightness(x, 0.25), 0.25 * x)
+    assert brightness(x, 3.0).max() == 1
+    with pytest.raises(ValueError, match="strength must be positive"):
+        gaussian_blur(pixels(), 0.0)
+    with pytest.raises(ValueError, match="strength must be at least 0"):
+        gaussian_noise(pixels(), -1.0)

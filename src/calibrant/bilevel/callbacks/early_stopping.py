@@ -87,13 +87,14 @@ class EarlyStopping(Callback):
 
     def on_end(self, run: Run) -> None:
         if self.restore_best and self._best_state is not None and self._best_phi is not None:
-            run.state, run.phi = self._best_state._replace(step=run.state.step), self._best_phi
+            run.state, run.phi = self._best_state._replace(step=run.live_state.step), self._best_phi
 
     def _outer_loss(self, run: Run) -> Tensor:
         """The outer loss of all predictions together, which is not the mean of the losses of batches."""
         if len(self._batches) == 1:
             return run.evaluate(batch=self._batches[0])
-        return outer_loss_of_all(run.problem, run.state.params, run.state.buffers, run.phi, self._batches)
+        state = run.live_state
+        return outer_loss_of_all(run.problem, state.params, state.buffers, run.phi, self._batches)
 
     def _refuse_nan(self, run: Run, value: Tensor) -> None:
         """Fail members whose criterion is NaN. Otherwise they would silently return to their first step."""

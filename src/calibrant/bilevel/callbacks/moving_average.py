@@ -52,7 +52,7 @@ class MovingAverage(Callback):
     def on_step(self, run: Run) -> None:
         if run.step % self.every or run.step < self.start * run.outer_steps:
             return
-        state, self.looks = run.state._replace(moments=()), self.looks + 1
+        state, self.looks = run.live_state._replace(moments=()), self.looks + 1
         if self.average is None:
             self.average = state.map(torch.clone)
             self.phi = run.phi.clone() if self.outer else None

@@ -223,9 +223,10 @@ def _with(optimizer: Any, **values: Any) -> Any:
 
 def can_replay(run: Run, compile: str | None) -> bool:
     """Whether the outer steps of ``run`` can be recorded."""
-    inner, outer = run.dynamics.optimizer, run.outer_optimizer
-    in_place = isinstance(run.dynamics, Trainer)
-    if not in_place or not run.state.params.is_cuda or type(inner) not in _KNOWN or inner.groups or run.restart:
+    trainer, inner, outer = run.dynamics, run.dynamics.optimizer, run.outer_optimizer
+    if not isinstance(trainer, Trainer) or not trainer.params.is_cuda:
+        return False
+    if type(inner) not in _KNOWN or inner.groups or run.restart:
         return False
     if compile == "graphs":
         return isinstance(run.hypergradient, Plain) and run.outer_steps >= LEAST_STEPS

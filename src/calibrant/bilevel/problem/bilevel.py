@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from calibrant.bilevel.gradients.loss_derivatives import Watch, seeded
+from calibrant.bilevel.gradients.loss_derivatives import Watch
 from calibrant.bilevel.problem import checks
 from calibrant.bilevel.problem.objectives import DEFAULT_INNER_LOSS, DEFAULT_OUTER_LOSS, UserLoss
 from calibrant.bilevel.variables.base import OuterVariable
@@ -304,8 +304,7 @@ class Bilevel:
         if level not in self._loss_checks:
             fn, batch = (self.inner, self.train_batch(0)) if level == "inner" else (self.outer, self.val_batch(0))
             params, phi = (t.clone().requires_grad_() for t in (self.start, self.start_phi))
-            with torch.enable_grad(), seeded(0, params), checks.foreign_generators_restored():
-                loss, _ = fn(params, self.initial_buffers(), phi, batch)
+            loss, _ = checks.with_graph(lambda: fn(params, self.initial_buffers(), phi, batch), params)
             self._loss_checks[level] = checks.depends(loss, params, phi)
         return self._loss_checks[level]
 
@@ -356,7 +355,8 @@ def check_inner_loss(problem: Bilevel, kernels: FusedKernels) -> tuple[bool, boo
     with kernels.observed(), softmax:
         drawn = checks.draws_random_numbers(evaluate, level="inner", like=problem.start, autocast=problem.autocast)
     softmax.warn()
-    _find_carried_buffers(problem, batch)
+    if problem.outer_view.size:
+        _find_carried_buffers(problem, batch)
     problem.depends("inner")
     return drawn, detached.seen
 
@@ -376,10 +376,9 @@ def _find_carried_buffers(problem: Bilevel, batch: Batch) -> None:
     params, phi = problem.start.clone().requires_grad_(), problem.initial_phi().requires_grad_()
 
     def evaluate(buffers: Tensors) -> Tensors:
-        with torch.enable_grad(), seeded(0, params), checks.foreign_generators_restored():
-            return problem.inner(params, buffers, phi, batch)[1]
+        return checks.with_graph(lambda: problem.inner(params, buffers, phi, batch)[1], params)
 
     view, differentiable = problem.view, problem.view.differentiable_buffers
     view.differentiable_buffers, unseen = checks.carried_buffers(evaluate, problem.initial_buffers(), differentiable)
-    if problem.val is not None and problem.outer_view.size:
+    if problem.val is not None:
         checks.warn_of_buffers(unseen)

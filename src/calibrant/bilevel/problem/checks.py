@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import random
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -170,6 +170,22 @@ def foreign_generators_restored() -> Iterator[None]:
     finally:
         random.setstate(python)
         np.random.set_state(numpy)  # noqa: NPY002
+
+
+T = TypeVar("T")
+
+
+def with_graph(evaluate: Callable[[], T], params: Tensor) -> T:
+    """``evaluate()`` with a graph that is only looked at. On a GPU, tensors that the graph keeps move to the CPU."""
+
+    def evaluate_with_graph() -> T:
+        with torch.enable_grad(), seeded(0, params), foreign_generators_restored():
+            return evaluate()
+
+    if params.is_cuda:
+        with contextlib.suppress(RuntimeError), torch.autograd.graph.save_on_cpu():  # fails in torch.func transforms
+            return evaluate_with_graph()
+    return evaluate_with_graph()
 
 
 def depends(loss: Tensor, params: Tensor, phi: Tensor) -> tuple[bool, bool]:

@@ -7,7 +7,6 @@ every step. Those that have stopped keep their state and φ.
 from __future__ import annotations
 
 import math
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -17,6 +16,7 @@ from calibrant.bilevel.gradients import hypergradients as hg
 from calibrant.bilevel.gradients.dynamics import State
 from calibrant.bilevel.optimizers.base import Moments, Optimizer
 from calibrant.bilevel.running.finite import examine, sound
+from calibrant.bilevel.running.trainer import Trainer
 
 if TYPE_CHECKING:
     from calibrant.bilevel.running.run import Run
@@ -51,8 +51,8 @@ def outer_step(run: Run) -> None:
         run.outer_loss = torch.full_like(run.inner_losses[-1], math.nan)
         run.gradient = torch.zeros_like(run.phi)
     keep = examine(run, taken, outcome) & run.active
-    if run.replay is not None:
-        run.defer_state(partial(run.replay.trainer.hand_out, outcome.state.step))
+    if isinstance(run.dynamics, Trainer) and outcome.state.params is run.dynamics.params:
+        run.defer_state(run.dynamics, outcome.state.step)
     else:
         run.state = run.select(keep, outcome.state, run.state)
     moved = run.together(keep)
@@ -65,7 +65,7 @@ def outer_step(run: Run) -> None:
 def _present_input(run: Run, taken: int) -> tuple[hg.HypergradientInput, State]:
     """What the hypergradient needs, and the state to start from: the run's state, or a fresh one with ``restart``."""
     problem, hypergradient = run.problem, run.present
-    start = run.fresh_state() if run.restart else run.state
+    start = run.fresh_state() if run.restart else run.live_state
     offset = taken - start.step  # a restarted state counts its steps from 0; the data continues
     at_origin = run.restart or run.step == 0
     inputs = hg.HypergradientInput(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -60,15 +60,21 @@ class Run:
         inner = _derivatives(problem.inner, names, compile, detaches=problem.detaches)
         self.dynamics, trainer = Dynamics(inner, inner_optimizer), None
         if isinstance(problem, Bilevel) and compile != "trace" and (hypergradient.trains or start):
-            self.dynamics = trainer = Trainer(problem, inner, inner_optimizer, compile=compile == "inductor")
+            copies = restart or not isinstance(hypergradient, hg.Plain)
+            self.dynamics = trainer = Trainer(
+                problem, inner, inner_optimizer, compile=compile == "inductor", copies=copies
+            )
         self.head = HeadLosses(problem, trainer, hypergradient.remembers)
         if hypergradient.of_head and not is_of_features(problem.template):
             raise ValueError(f"{hypergradient!r} cannot be used: {NOT_OF_FEATURES}")
         self.outer_derivatives = _derivatives(problem.outer, names, compile)
         self.phi = problem.initial_phi()
         self._state: State | None = None
-        self._read_state: Callable[[], State] | None = None
+        self._deferred: tuple[Trainer, int] | None = None
         self.state = self.fresh_state()
+        if trainer is not None:
+            trainer.load(self.state)
+            self.defer_state(trainer, 0)
         self.outer_moments: Moments = outer_optimizer.init(self.phi) if outer_optimizer else ()
         self.step = 0
         self.inner_losses: Tensor = torch.empty(0)
@@ -88,19 +94,29 @@ class Run:
 
     @property
     def state(self) -> State:
-        """The training state. After a replayed step it is copied from the device only when it is read."""
+        """The training state. Where steps change it in place, it is copied when it is first read."""
         if self._state is None:
-            assert self._read_state is not None
-            self._state = self._read_state()
+            assert self._deferred is not None
+            trainer, step = self._deferred
+            self._state = trainer.hand_out(step)
         return self._state
 
     @state.setter
     def state(self, value: State) -> None:
-        self._state, self._read_state = value, None
+        self._state = value
 
-    def defer_state(self, read: Callable[[], State]) -> None:
-        """Call ``read`` for the state when it is read before the next step."""
-        self._state, self._read_state = None, read
+    @property
+    def live_state(self) -> State:
+        """The training state without a copy: the next step may change its tensors."""
+        if self._state is None:
+            assert self._deferred is not None
+            trainer, step = self._deferred
+            return trainer.live(step)
+        return self._state
+
+    def defer_state(self, trainer: Trainer, step: int) -> None:
+        """The state is that of ``trainer`` after ``step`` steps. It is copied if it is read before the next step."""
+        self._state, self._deferred = None, (trainer, step)
 
     @property
     def deferred(self) -> bool:
@@ -156,7 +172,7 @@ class Run:
 
     def evaluate(self, state: State | None = None, batch: Batch | None = None) -> Tensor:
         """The outer loss at ``state`` on ``batch``. Defaults: the present state and the next validation batch."""
-        state = self.state if state is None else state
+        state = self.live_state if state is None else state
         batch = self.problem.val_batch(self.step) if batch is None else batch
         return self.outer_derivatives.value(state.params, state.buffers, self.phi, batch)[0]
 

@@ -43,10 +43,19 @@ class Trainer(Dynamics):
         The inner optimiser.
     compile : bool
         Run the module under ``torch.compile``.
+    copies : bool
+        Return states as copies, which later steps do not change. False saves their memory where no step is
+        differentiated.
     """
 
     def __init__(
-        self, problem: Bilevel, derivatives: LossDerivatives, optimizer: Optimizer, *, compile: bool = False
+        self,
+        problem: Bilevel,
+        derivatives: LossDerivatives,
+        optimizer: Optimizer,
+        *,
+        compile: bool = False,
+        copies: bool = True,
     ) -> None:
         super().__init__(derivatives, optimizer)
         self.problem, self.compile = problem, compile
@@ -69,7 +78,7 @@ class Trainer(Dynamics):
         self._parts: Head | None = None
         self._compiled: dict[str, Callable[..., Any]] = {}
         self._last: State | None = None
-        self._copies = True
+        self._copies = copies
         self._begun: tuple[State, Tensor] | None = None
 
     def train(
@@ -80,6 +89,7 @@ class Trainer(Dynamics):
         features = self._take_begun(state)
         if features is None:
             self.load(state)
+        self.forget()
         losses = []
         for step in range(state.step, state.step + steps):
             batch = draws(step)
@@ -96,7 +106,8 @@ class Trainer(Dynamics):
                 self.load(state)
                 losses.append(self._step(phi, batch, step + 1, None))
             features = None
-        return self.hand_out(state.step + steps), losses
+        after = state.step + steps
+        return (self.hand_out(after) if self._copies else self.live(after)), losses
 
     def _step(self, phi: Tensor, batch: Batch, step: int, features: Tensor | None) -> Tensor:
         self._set_mode(train=True)
@@ -157,16 +168,15 @@ class Trainer(Dynamics):
     @contextlib.contextmanager
     def in_place(self, optimizer: Optimizer) -> Iterator[None]:
         """Inside the block, train with ``optimizer`` and return live states instead of copies."""
-        before, self.optimizer, self._copies = self.optimizer, optimizer, False
+        before, copies = self.optimizer, self._copies
+        self.optimizer, self._copies = optimizer, False
         try:
             yield
         finally:
-            self.optimizer, self._copies = before, True
+            self.optimizer, self._copies = before, copies
 
     def hand_out(self, step: int) -> State:
-        """A copy of the working copy's state, or the live state inside :meth:`in_place`."""
-        if not self._copies:
-            return self.live(step)
+        """A copy of the working copy's state."""
         moments = tuple(m.clone() for m in self.moments)
         self._last = State(self.params.clone(), moments, self.read_buffers(), step)
         return self._last

@@ -210,7 +210,7 @@ class Loaded(Samples):
     settings: dict[str, Any] = field(default_factory=dict)
     """Further arguments of the stream: device, precision, form of the batches, classes."""
     memory: list[tuple[Any, Tensor]] | None = field(default=None, compare=False, repr=False)
-    """All batches, once they have been read; None if each pass reads the loader."""
+    """All batches on the CPU, once they have been read; None if each pass reads the loader."""
 
     @property
     def loaded(self) -> bool:
@@ -243,7 +243,9 @@ class Loaded(Samples):
 
     def pieces(self) -> Iterator[tuple[Any, Tensor]]:
         if self.memory:
-            yield from self.memory
+            device = self.labels.device
+            for pair in self.memory:
+                yield map_tensors(lambda t: t.to(device, non_blocking=True), pair)
             return
         stream, pieces, size = self.stream(), list[tuple[Any, Tensor]](), 0
         for step in range(stream.batches):
@@ -251,7 +253,7 @@ class Loaded(Samples):
             stream.release(step + 1)
             size += sum(t.nbytes for t in tensors_of((batch.inputs, batch.targets)))
             if self.memory is not None and size <= KEPT:
-                pieces.append(map_tensors(torch.clone, (batch.inputs, batch.targets)))  # a loader may reuse its memory
+                pieces.append(map_tensors(_kept, (batch.inputs, batch.targets)))
             yield batch.inputs, batch.targets
         if self.memory is not None and size <= KEPT:
             self.memory[:] = pieces
@@ -272,6 +274,11 @@ class Loaded(Samples):
                 f"number of samples. Pad all batches to one length, for example. {error}"
             ) from error
         return Samples(joined, torch.cat(labels))
+
+
+def _kept(tensor: Tensor) -> Tensor:
+    """A copy on the CPU, since a loader may reuse its memory; from a GPU it is pinned, so that it is back fast."""
+    return tensor.cpu().pin_memory() if tensor.is_cuda else tensor.clone()
 
 
 def as_part(data: Any, model: nn.Module, labels: str | None = None, name: str = "train") -> Samples:

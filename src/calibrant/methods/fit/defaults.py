@@ -85,7 +85,8 @@ def default_method(
 
 def recipe(module: nn.Module, task: Task, pretrained: bool | None = None) -> AveragedNetwork:
     """The recipe for a network and for the size of the task's batches."""
-    return recipe_for(module, pretrained, task.train.batch_size(NEW.batch_size) or len(task.train))
+    batch_size = task.train.batch_size(NEW.batch_size) or len(task.train)
+    return recipe_for(module, pretrained, batch_size, few=few(task))
 
 
 def story_of(method: Method, module: nn.Module) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from numbers import Integral, Real
@@ -216,7 +217,8 @@ def fit(
     watchers = [callback for callback in (*guards, *callbacks) if isinstance(callback, ValidationScores)]
     for watcher in watchers:
         watcher.watch(second)
-    with interrupt.listening(), generators_restored(next(example.parameters())):
+    with interrupt.listening(), generators_restored(next(example.parameters())), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
         try:
             (fitted,) = wanted.fit_group([wanted], [task], callbacks=[*guards, *callbacks], compile=compile)
             if fitted.failure:

@@ -51,7 +51,7 @@ class ValidationScores(Callback):
 
     def outputs(self, run: Run) -> tuple[Tensor, Tensor] | None:
         """Logits of the current network and labels of the validation part; None if there is no part or one network."""
-        return None if self.part is None or run.is_population else evaluated(run, run.state, self.part)
+        return None if self.part is None or run.is_population else evaluated(run, run.live_state, self.part)
 
 
 def calibration_scores(logits: Any, labels: Any, sample_weight: Any = None) -> dict[str, float]:
@@ -239,7 +239,7 @@ class Progress(ValidationScores):
         epoch = min(epochs, -(-run.step * steps // batches))
         begin = time.perf_counter()
         if begin >= self._again:
-            with generators_restored(run.state.params):
+            with generators_restored(run.phi):
                 outputs = self.outputs(run)
             validation: Any = None if run.outer_loss is None else run.outer_loss.nanmean().item()
             if outputs is not None and self.part is not None:

@@ -32,7 +32,7 @@ Freeze = Literal["backbone"] | Sequence[str]
 
 
 def frozen(model: nn.Module, freeze: Freeze | None, inputs: Any, head: str | None = None) -> nn.Module:
-    """A copy of a network in which some parts are not trained.
+    """A copy of a network in which some parts are not trained; with ``freeze=None``, the network itself.
 
     Their parameters have ``requires_grad=False``. Their layers are in evaluation mode, so that dropout is off and the
     statistics of BatchNorm do not change.
@@ -45,7 +45,7 @@ def frozen(model: nn.Module, freeze: Freeze | None, inputs: Any, head: str | Non
     inputs : a few inputs, used to find the head
     head : the name of the head; None: find it automatically
     """
-    twin = copied(model)
+    twin = model if freeze is None else copied(model)
     parameters, modules = dict(twin.named_parameters()), dict(twin.named_modules())
     names: list[str] = [] if freeze is None else [freeze] if isinstance(freeze, str) else list(freeze)
     if names == ["backbone"] and isinstance(freeze, str):

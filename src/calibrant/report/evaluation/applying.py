@@ -27,7 +27,8 @@ def apply_file(calibrator: Calibrator, file: PredictionFile, out: str | os.PathL
             with zipfile.ZipFile(unfinished, "w") as archive:  # np.savez takes no array of the name "file"
                 for name, column in columns.items():
                     with archive.open(f"{name}.npy", "w", force_zip64=True) as stream:
-                        np.lib.format.write_array(stream, _plain(column), allow_pickle=False)
+                        plain = column.astype(str) if column.dtype == object else column  # objects would be pickled
+                        np.lib.format.write_array(stream, plain, allow_pickle=False)
             return
         frame = need_pandas().DataFrame(columns)
         if suffix == ".parquet":
@@ -101,11 +102,6 @@ def _in_order(file: PredictionFile, names: list[str]) -> np.ndarray:
             )
         return file.values
     return file.values[:, [classes.index(name) for name in names]]
-
-
-def _plain(column: np.ndarray) -> np.ndarray:
-    """Objects would be pickled, so they are stored as text."""
-    return column.astype(str) if column.dtype == object else column
 
 
 _KIND_NAMES = {

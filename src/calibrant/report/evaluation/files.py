@@ -18,6 +18,7 @@ from calibrant.data.columns import Notation
 from calibrant.data.columns.hints import looks_like
 from calibrant.data.columns.values import set_of
 from calibrant.report.evaluation.arrays import first_row, read_file, read_label_file
+from calibrant.report.evaluation.reading import is_number
 
 LABELS = ("label", "labels", "y", "y_true", "target", "targets", "class", "true", "truth")
 _SCORES = ("score", "prob", "proba", "probability", "y_prob", "y_score", "y_proba", "p", "probs", "logit", "logits")
@@ -182,7 +183,7 @@ def _find_values(
     numbered = [name for name in map(str, range(len(table))) if name in table]
     if len(numbered) > 1 and numbered == [name for name in table if name.isdigit()]:
         return "logits" if logits else "probs", set(numbered), _matrix(table, numbered, path), _classes(numbered, y)
-    if all(_is_number(name) for name in table if name != target):
+    if all(is_number(name) for name in table if name != target):
         raise ValueError(f"{path.name} has numbers in its first line; put a header such as prob_a,prob_b,label there.")
     raise ValueError(
         f"{path.name} has no predictions that can be recognised: expected columns prob_<class> or logit_<class>, one "
@@ -213,14 +214,6 @@ def _outcomes(table: Mapping[str, np.ndarray], y: np.ndarray | None, path: Path)
     return np.array([_whole(label) == _whole(guess) for label, guess in pairs])
 
 
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
 def _class_of(name: str) -> str:
     match = _PREFIXED.match(name)
     return name if match is None else match[2] or match[3]
@@ -231,7 +224,7 @@ def _classes(names: Sequence[str], y: np.ndarray | None) -> tuple[str, ...] | No
     if y is not None and y.dtype.kind in "biuf":
         labels = [_whole(v) for v in np.unique(y).tolist()]
         columns = {str(k) for k in range(len(names))}
-        if not set(labels) <= set(names) and (not set(labels) <= columns or any(map(_is_number, names))):
+        if not set(labels) <= set(names) and (not set(labels) <= columns or any(map(is_number, names))):
             return None
     return tuple(names)
 

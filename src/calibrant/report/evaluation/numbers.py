@@ -52,18 +52,10 @@ class Settings(NamedTuple):
     most_draws: int = 200
     seed: int = 0
 
-    def draws(self, size: int) -> dict[str, Any]:
-        """The keywords of a noise floor of this many outcomes."""
-        return {"n_resamples": max(_FEWEST_DRAWS, int(min(self.most_draws, BUDGET / size)))} | self._floor
-
-    def few_draws(self, size: int) -> dict[str, Any]:
-        """A fifth of the draws, for a metric that takes long."""
-        most = max(_FEWEST_DRAWS, self.most_draws // 5)
-        return {"n_resamples": min(self.draws(size)["n_resamples"], most)} | self._floor
-
-    @property
-    def _floor(self) -> dict[str, Any]:
-        return {"seed": self.seed, "level": _FLOOR_LEVEL}
+    def draws(self, size: int, most: int | None = None) -> dict[str, Any]:
+        """The keywords of a noise floor of this many outcomes, with at most so many draws."""
+        count = min(self.most_draws if most is None else most, BUDGET / size)
+        return {"n_resamples": max(_FEWEST_DRAWS, int(count)), "seed": self.seed, "level": _FLOOR_LEVEL}
 
 
 @dataclass(frozen=True)
@@ -184,8 +176,8 @@ def _binned(name: str, sample: Sample, metric: Any, settings: Settings) -> Measu
 
 
 def _smooth(sample: Sample, settings: Settings) -> Measure:
-    # One value costs a few transforms of 65,537 nodes for any sample size.
-    draws = settings.few_draws(len(sample))
+    # One value costs a few transforms of 65,537 nodes for any sample size, so there are fewer draws.
+    draws = settings.draws(len(sample), settings.most_draws // 5)
     floor = noise_floor(confidence=sample.confidence, metric=smooth_ece, **draws, **sample.weighting)
     value = float(smooth_ece(**sample.pairs))
     return Measure("smooth ECE", value, None, None, floor.mean, floor.high)

@@ -180,11 +180,12 @@ def _are_columns(y: np.ndarray, n_classes: int) -> bool:
     return y.dtype.kind in "biu" and len(y) > 0 and bool(y.min() >= 0 and y.max() < n_classes)
 
 
-def _is_number(name: str) -> bool:
+def is_number(text: str) -> bool:
+    """Whether a text is a number."""
     try:
-        float(name)
+        float(text)
     except ValueError:
-        return name in ("True", "False")
+        return False
     return True
 
 
@@ -196,7 +197,7 @@ def _by_name(y: np.ndarray, classes: Sequence[Any], n_classes: int) -> tuple[np.
     names = [str(c) for c in classes]
     if len(names) != n_classes or len(set(names)) != n_classes:
         raise ValueError(f"classes must hold {n_classes} different names, one per column; got {names}.")
-    if _are_columns(y, n_classes) and not any(_is_number(name) for name in names):
+    if _are_columns(y, n_classes) and not any(is_number(name) or name in ("True", "False") for name in names):
         return y.astype(np.int64), tuple(names)
     place = {name: column for column, name in enumerate(names)}
     if y.dtype == bool and not place.keys() & {"False", "True"}:

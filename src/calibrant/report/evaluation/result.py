@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -77,11 +77,7 @@ class Evaluation:
         models = [
             {
                 **numbers.to_dict(),
-                "verdict": {
-                    "kind": self.verdicts[name].kind,
-                    "sentence": self.verdicts[name].sentence,
-                    "notes": list(self.verdicts[name].notes),
-                },
+                "verdict": asdict(self.verdicts[name]),
                 "mistakes": worst_mistakes(self.samples[name], row_values, mistakes, self.row_numbers),
             }
             for name, numbers in self.models.items()
