@@ -18,6 +18,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, fx, nn
 
+from calibrant.base.settings import check_choice
 from calibrant.bilevel import LogitMap
 from calibrant.bilevel.variables.logits import describe
 from calibrant.methods.confidence import Mapped
@@ -28,53 +29,30 @@ from calibrant.models.functional.network import call, logits_of, takes_by_name
 from calibrant.models.functional.user_modules import copied, leading_parameter
 from calibrant.posthoc.temperature import Temperature
 
-Freeze = Literal["backbone"] | Sequence[str]
+Freeze = Literal["backbone"]
 
 
 def frozen(model: nn.Module, freeze: Freeze | None, inputs: Any, head: str | None = None) -> nn.Module:
-    """A copy of a network in which some parts are not trained; with ``freeze=None``, the network itself.
+    """A copy of a network of which only the head is trained; with ``freeze=None``, the network itself.
 
-    Their parameters have ``requires_grad=False``. Their layers are in evaluation mode, so that dropout is off and the
-    statistics of BatchNorm do not change.
-
-    Parameters
-    ----------
-    model : nn.Module
-    freeze : "backbone", names of submodules or parameters, or None
-        "backbone" is everything except the head.
-    inputs : a few inputs, used to find the head
-    head : the name of the head; None: find it automatically
+    The other parameters have ``requires_grad=False``. Their layers are in evaluation mode, so that dropout is off and
+    the statistics of BatchNorm do not change. ``inputs`` and the name ``head`` are used to find the head.
     """
-    twin = model if freeze is None else copied(model)
-    parameters, modules = dict(twin.named_parameters()), dict(twin.named_modules())
-    names: list[str] = [] if freeze is None else [freeze] if isinstance(freeze, str) else list(freeze)
-    if names == ["backbone"] and isinstance(freeze, str):
-        head_name = head_of(twin, inputs, head).name
-
-        def outside(name: str) -> bool:
-            return not f"{name}.".startswith(f"{head_name}.")
-
-        names = list(filter(outside, parameters))
-        for name, layer in modules.items():
-            if name and outside(name) and not head_name.startswith(f"{name}."):
+    check_choice("freeze", freeze, ("backbone", None))
+    if freeze is not None:
+        model = copied(model)
+        kept = f"{head_of(model, inputs, head).name}."
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(parameter.requires_grad and f"{name}.".startswith(kept))
+        for name, layer in model.named_modules():
+            if name and not f"{name}.".startswith(kept) and not kept.startswith(f"{name}."):
                 layer.training = False
-    for name in names:
-        if name in parameters:
-            parameters[name].requires_grad_(False)
-        elif name in modules and name:
-            modules[name].requires_grad_(False).eval()
-        else:
-            children = ", ".join(repr(k) for k, _ in twin.named_children())
-            raise ValueError(
-                f"freeze names {name!r}, which the model does not have. Its parts are {children}; name nested parts "
-                "with dots. freeze='backbone' freezes everything except the head."
-            )
-    if not any(p.requires_grad for p in parameters.values()):
+    if not any(p.requires_grad for p in model.parameters()):
         raise ValueError(
             "There is nothing to train: every parameter of the model is frozen (requires_grad=False). Keep at least "
             "the head trainable, as freeze='backbone' does."
         )
-    return twin
+    return model
 
 
 def head_of(model: nn.Module, inputs: Any, name: str | None = None) -> Head:
