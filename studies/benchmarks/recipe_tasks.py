@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from calibrant.models import resnet18
+from calibrant.models import resnet18, wide_resnet
 from studies import networks as plain
 from studies.benchmarks.real_tasks import REAL, Rows, pretrain
 from studies.images import load_parts
@@ -137,39 +137,6 @@ class Vision(nn.Module):
         return self.head(self.norm(hidden).mean(1))
 
 
-class WideBlock(nn.Module):
-    """Normalisation, ReLU and convolution, twice. If the shape changes, the shortcut reads the input after its ReLU."""
-
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
-        super().__init__()
-        self.first_norm, self.second_norm = nn.BatchNorm2d(inputs), nn.BatchNorm2d(outputs)
-        self.first = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
-        self.second = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
-        self.shortcut = None if inputs == outputs else nn.Conv2d(inputs, outputs, 1, stride, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the residual and its shortcut."""
-        active = torch.relu(self.first_norm(x))
-        residual = self.second(torch.relu(self.second_norm(self.first(active))))
-        return residual + (x if self.shortcut is None else self.shortcut(active))
-
-
-class WideResNet(nn.Module):
-    """WRN-16-4 of Zagoruyko and Komodakis 2016: three stages of two blocks with 64, 128 and 256 channels."""
-
-    def __init__(self, n_classes: int, seed: int) -> None:
-        super().__init__()
-        torch.manual_seed(seed)
-        self.stem = nn.Conv2d(3, 16, 3, padding=1, bias=False)
-        sizes = ((16, 64, 1), (64, 64, 1), (64, 128, 2), (128, 128, 1), (128, 256, 2), (256, 256, 1))
-        self.blocks = nn.Sequential(*(WideBlock(*size) for size in sizes))
-        self.norm, self.fc = nn.BatchNorm2d(256), nn.Linear(256, n_classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the logits."""
-        return self.fc(torch.relu(self.norm(self.blocks(self.stem(x)))).mean((2, 3)))
-
-
 @dataclass(frozen=True)
 class ImageTask:
     """An image task: its data set, its network, and the epochs of all training runs."""
@@ -184,7 +151,7 @@ class ImageTask:
 
 IMAGES = {
     "images-resnet": ImageTask("cifar10", lambda classes, seed: resnet18(classes, seed=seed), 15),
-    "images-wide": ImageTask("cifar100", WideResNet, 12),
+    "images-wide": ImageTask("cifar100", lambda classes, seed: wide_resnet(classes, depth=16, width=4, seed=seed), 12),
     "images-transformer": ImageTask("cifar100", Vision, 12),
     "images-tuned": ImageTask("cifar100", lambda classes, seed: resnet18(classes, seed=seed), 8, tuned=True),
 }

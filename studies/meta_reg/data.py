@@ -17,12 +17,13 @@ from torch import Tensor, nn
 from calibrant.data import split_indices
 from calibrant.data.vision import CropAndFlip, Images, Normalise, split
 from calibrant.methods import Samples, Task
-from calibrant.models import resnet18, resnet50, small_cnn
+from calibrant.models import resnet18, resnet50, small_cnn, wide_resnet
 from studies.images import load_noisy_labels, load_parts
 
 MODELS: dict[str, Callable[..., nn.Module]] = {
     "resnet18": resnet18,
     "resnet50": resnet50,
+    "wide-resnet": wide_resnet,
     "small-cnn": small_cnn,
 }
 """Networks by name; each takes ``classes``, ``channels`` and ``seed``."""

@@ -63,7 +63,7 @@ def test_the_rule_is_that_of_the_out_of_fold_rows(fitted):
         assert rule == threshold_for_risk(conf, right, 0.08, level=0.8, method=method)
         assert rule.found
     with pytest.raises(ValueError, match="method must be 'ranks'"):
-        fitted.rejection_rule(method="grid")
+        fitted.rejection_rule(method="sgr")
 
 
 def test_predict_abstains_by_a_rule_or_window(fitted):

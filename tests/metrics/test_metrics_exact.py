@@ -150,27 +150,25 @@ def test_kde_full_by_hand():
     assert metrics.kde_ece(probs, [0, 1], d=2, mode="full") == pytest.approx((2 * 0.81 + 2 * 0.04) / 2)
 
 
-@pytest.mark.parametrize("method", ["isotonic", "width", "mass"])
-def test_brier_decomposition_adds_up(method):
+def test_brier_decomposition_adds_up():
     rng = np.random.default_rng(1)
     probs = rng.dirichlet(np.ones(3), 300)
     labels = rng.integers(0, 3, 300)
     for arguments in ((probs, labels), (probs[:, 0], labels == 0)):
         given = {"binary": "positive"} if arguments[0].ndim == 1 else {}
-        parts = metrics.brier_decomposition(*arguments, method, sample_weight=rng.random(300), **given)
+        parts = metrics.brier_decomposition(*arguments, sample_weight=rng.random(300), **given)
         assert parts.score == pytest.approx(parts.calibration + parts.refinement, abs=1e-12)
-        assert parts.refinement == pytest.approx(parts.uncertainty - parts.resolution + parts.within_bins, abs=1e-12)
+        assert parts.refinement == pytest.approx(parts.uncertainty - parts.resolution, abs=1e-12)
         assert parts.calibration >= 0
 
 
 def test_brier_decomposition_by_hand():
     # forecasts 0.2 (freq 1/2) and 0.9 (freq 1): calibration mean of 0.09 and 0.01, refinement mean of 1/4 and 0
     pair = {"confidence": np.array([0.2, 0.2, 0.9, 0.9]), "correct": np.array([0, 1, 1, 1])}
-    for method in ("isotonic", "width", "mass"):
-        parts = metrics.brier_decomposition(method=method, bins=2, **pair)
-        assert parts.calibration == pytest.approx(0.05)
-        assert parts.refinement == pytest.approx(0.125)
-        assert parts.uncertainty == pytest.approx(3 / 16)
+    parts = metrics.brier_decomposition(**pair)
+    assert parts.calibration == pytest.approx(0.05)
+    assert parts.refinement == pytest.approx(0.125)
+    assert parts.uncertainty == pytest.approx(3 / 16)
 
 
 def test_groups_by_hand():

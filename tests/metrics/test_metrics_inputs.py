@@ -144,7 +144,6 @@ def test_unknown_keywords_are_named(metric):
         (lambda: metrics.kde_ece(confidence=CONFIDENCE, correct=CORRECT, mode="full"), "class probabilities"),
         (lambda: metrics.share_below_chance(confidence=CONFIDENCE), "n_classes"),
         (lambda: metrics.share_below_chance(), "either probs"),
-        (lambda: metrics.brier_decomposition(PROBS, LABELS, "pav"), "'isotonic', 'width' or 'mass'"),
         (lambda: metrics.ece(PROBS, LABELS, groups=LABELS, sample_weight=LABELS != 1), "in each group"),
         (lambda: check_logits([[NAN, 0.0]]), "NaN"),
         (lambda: check_logits([[INF, 0.0]]), r"\+inf"),

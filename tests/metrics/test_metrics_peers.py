@@ -26,6 +26,14 @@ def test_torchmetrics(seed, norm, bins):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_netcal(seed):
+    theirs = pytest.importorskip("netcal.metrics")
+    probs, labels = random_probs(seed=seed)
+    assert metrics.ece(probs, labels) == pytest.approx(theirs.ECE(15).measure(probs, labels), abs=1e-6)
+    assert metrics.mce(probs, labels) == pytest.approx(theirs.MCE(15).measure(probs, labels), abs=1e-6)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_uncertainty_calibration(seed):
     theirs = pytest.importorskip("calibration")
     probs, labels = random_probs(seed=seed)  # 600 rows: 15 bins of exactly 40

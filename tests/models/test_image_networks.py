@@ -5,8 +5,7 @@ import pickle
 import pytest
 import torch
 
-from calibrant.models import FunctionalModule, resnet18, resnet50, small_cnn
-from studies.benchmarks.recipe_tasks import WideResNet
+from calibrant.models import FunctionalModule, resnet18, resnet50, small_cnn, wide_resnet
 
 # Counts of the published architectures.
 COUNTS = {
@@ -15,11 +14,13 @@ COUNTS = {
     "resnet18-imagenet": (lambda: resnet18(1000, stem="imagenet"), 11_689_512),
     "resnet50": (lambda: resnet50(10), 23_520_842),
     "resnet50-imagenet": (lambda: resnet50(1000, stem="imagenet"), 25_557_032),
-    "wrn-16-4": (lambda: WideResNet(10, seed=0), 2_748_890),
+    "wrn-28-10": (lambda: wide_resnet(10), 36_479_194),
+    "wrn-16-4": (lambda: wide_resnet(10, depth=16, width=4), 2_748_890),
     "small_cnn": (lambda: small_cnn(10), 9 * 16 + 2 * 16 + 9 * 16 * 32 + 2 * 32 + 9 * 32 * 64 + 2 * 64 + 65 * 10),
 }
 SMALL = {
     "resnet": lambda seed=0: resnet18(3, seed=seed),
+    "wide": lambda seed=0: wide_resnet(3, depth=10, width=1, seed=seed),
     "cnn": lambda seed=0: small_cnn(3, channels=3, seed=seed),
 }
 
@@ -62,6 +63,7 @@ def test_logits_are_the_last_layer_of_the_features(build, size):
         (lambda: resnet18(3), "blocks", 32, 4),
         (lambda: resnet18(3, stem="imagenet"), "stem", 64, 16),
         (lambda: resnet18(3, stem="imagenet"), "blocks", 16, 2),
+        (lambda: wide_resnet(3, depth=10, width=1), "blocks", 32, 8),
         (lambda: small_cnn(3, channels=3), "body", 32, 4),
     ],
 )
@@ -75,6 +77,8 @@ def test_images_shrink_where_they_should(build, part, inside, outside):
 def test_arguments_are_checked():
     with pytest.raises(ValueError, match="stem must be"):
         resnet18(10, stem="small")
+    with pytest.raises(ValueError, match="depth must be"):
+        wide_resnet(10, depth=27)
     with pytest.raises(ValueError, match="at least 1"):
         small_cnn(0)
     with pytest.raises(ValueError, match="at least 1"):

@@ -122,12 +122,6 @@ def test_several_models_side_by_side(predictions, pairs):
         plots.ModelsDisplay.from_predictions({"a": np.ones(3)})
 
 
-def test_several_estimators_side_by_side(fitted):
-    estimator, X, y = fitted
-    shown = plots.ModelsDisplay.from_estimators({"one": estimator, "two": estimator}, X, y)
-    assert shown.reliability["one"].data.ece == shown.reliability["two"].data.ece
-
-
 def test_bin_sweep_needs_two_axes(pairs):
     with pytest.raises(ValueError, match="a pair of axes"):
         plots.BinSweepDisplay.from_predictions(**pairs, ax=plt.subplots()[1], bins=(10,), n_resamples=0)

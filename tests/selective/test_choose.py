@@ -50,24 +50,6 @@ def test_fixed_counts_fall_and_can_all_pass(n, ratio):
     assert counts[:1] == ([n] if n >= 59 else [])
 
 
-def test_grid_with_one_threshold_is_the_exact_binomial_test():
-    confidence = np.r_[np.full(100, 0.9), np.full(50, 0.2)]
-    correct = np.r_[np.ones(98, bool), np.zeros(52, bool)]
-    limit = beta.ppf(0.95, 3, 98)  # Clopper–Pearson, 2 errors of 100
-    assert threshold_for_risk(confidence, correct, limit + 1e-6, method="grid", thresholds=[0.5]).found
-    assert not threshold_for_risk(confidence, correct, limit - 1e-6, method="grid", thresholds=[0.5]).found
-
-
-def test_holm_spends_less_than_bonferroni():
-    # The first of two passes at δ/2, and the second then needs only δ.
-    confidence = np.r_[np.full(200, 0.9), np.full(20, 0.6)]
-    correct = np.ones(220, bool)
-    correct[-6:] = False
-    rule = threshold_for_risk(confidence, correct, 0.055, method="grid", thresholds=[0.8, 0.5])
-    assert 0.025 < binom.cdf(6, 220, 0.055) < 0.05
-    assert rule.window.high == 0.5
-
-
 def test_equal_confidences_are_never_split():
     confidence = np.r_[np.full(300, 0.9), np.full(300, 0.6)]
     correct = np.r_[np.ones(300, bool), np.arange(300) % 2 == 0]
@@ -178,11 +160,7 @@ def test_chows_rule_is_near_the_cheapest_where_confidence_is_calibrated():
     [
         ({"risk": 5}, "must be a fraction"),
         ({"risk": 0.1, "level": 95}, "must be a fraction"),
-        ({"risk": 0.1, "method": "sgr"}, "method must be 'ranks', 'fixed-sequence', 'grid' or 'uniform'"),
-        ({"risk": 0.1, "method": "grid"}, "thresholds must be given"),
-        ({"risk": 0.1, "thresholds": [0.5]}, "thresholds must be given"),
-        ({"risk": 0.1, "method": "grid", "thresholds": []}, "non-empty"),
-        ({"risk": 0.1, "method": "grid", "thresholds": [np.nan]}, "finite"),
+        ({"risk": 0.1, "method": "sgr"}, "method must be 'ranks', 'fixed-sequence' or 'uniform'"),
     ],
 )
 def test_bad_arguments_are_refused(arguments, message):

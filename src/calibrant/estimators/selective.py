@@ -48,7 +48,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from calibrant.base.settings import check_choice, check_fraction, shown
+from calibrant.base.settings import check_fraction, shown
 from calibrant.selective import RejectionRule, SetRule, Window, conformal_rule, threshold_for_risk
 from calibrant.selective.conformal import Seed
 from calibrant.selective.set_scores import SetScore
@@ -162,7 +162,6 @@ class SelectiveMixin(RejectMixin):
         RejectionRule
             For ``predict(X, reject=rule)``. Its ``found`` is False if no threshold meets the target.
         """
-        check_choice("method", method, ("ranks", "fixed-sequence", "uniform"))
         probs, labels = self._out_of_fold("rejection_rule")
         return threshold_for_risk(probs.max(axis=1), probs.argmax(axis=1) == labels, risk, level=level, method=method)
 

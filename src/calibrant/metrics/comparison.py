@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
 from calibrant.base.settings import check_choice
 from calibrant.metrics._gap_noise import dual_deviation, noise_norms
@@ -57,7 +56,7 @@ def compare(
     *,
     metric: Metric = ece,
     level: float = 0.95,
-    test: Literal["auto", "bound", "bootstrap", "swap"] = "auto",
+    test: Literal["auto", "bound", "bootstrap"] = "auto",
     n_resamples: int = 1000,
     seed: int = 0,
     confidence: tuple[Any, Any] | None = None,
@@ -75,17 +74,15 @@ def compare(
         The class probabilities of the two models.
     labels : array or tensor of shape (n,)
         True classes.
-    test : {"auto", "bound", "bootstrap", "swap"}
+    test : {"auto", "bound", "bootstrap"}
         How the interval and the p-value are computed. Up to the resolution of the draws, the p-value is below
-        1 − level if the interval excludes 0, and above otherwise. This does not hold for "swap".
+        1 − level if the interval excludes 0, and above otherwise.
 
         - "bound", for `ece`, `mce` and `ace`: the bounds of `asymptotic_interval` on both errors. It is valid for
           all sizes of the two errors and of their noise floors, and therefore cautious.
         - "bootstrap": the basic bootstrap of the paired difference. Both models see the same draws, so sampling noise
           that they share cancels. Use it for `nll`, `brier`, `accuracy` and `confidence_gap`. For calibration errors
           it rejects too often if the gaps are no larger than their noise.
-        - "swap": an exact p-value for the stronger hypothesis that the models are exchangeable. The two predictions
-          of each row are swapped at random. The interval is that of the bootstrap.
         - "auto": "bound" where it is defined, otherwise "bootstrap".
     confidence, correct : pairs of arrays or tensors of shape (n,)
         Predictions in another form, instead of probabilities: (of model a, of model b).
@@ -111,7 +108,7 @@ def compare(
     True
     """
     check_level(level, n_resamples)
-    check_choice("test", test, ("auto", "bound", "bootstrap", "swap"))
+    check_choice("test", test, ("auto", "bound", "bootstrap"))
     metric, metric_arguments = unwrapped(metric, metric_arguments)
     bounded = metric in (ece, mce, ace) and not metric_arguments.get("debias", False)
     if test == "bound" and not bounded:
@@ -124,12 +121,14 @@ def compare(
         ends = _bound(a, b, difference, level, seed, metric, **metric_arguments)
         return Comparison(*values, difference, *ends, level, f"bounds for the norms of gaps, seed {seed}")
     generator = new_generator(seed, a.confidence.device)
-    resamples = _Resamples(metric, metric_arguments, n_resamples, generator)
-    low, high, p_value = resamples.bootstrap(a, b, level, difference)
-    if test == "swap":
-        p_value = resamples.swap_test(a, b, abs(difference))
-    method = f"paired bootstrap, p by {'swap' if test == 'swap' else 'bootstrap'}, {n_resamples} resamples, seed {seed}"
-    return Comparison(*values, difference, low, high, p_value, level, method)
+    draws = torch.empty(n_resamples, dtype=torch.float64, device="cpu")
+    for i in range(n_resamples):
+        rows = draw_rows(len(a), generator)
+        draws[i] = call(metric, a.take(rows), metric_arguments) - call(metric, b.take(rows), metric_arguments)
+    low, high = quantiles(draws, level)  # of the basic bootstrap
+    upper, lower = tail_p_value(draws, 2 * difference), tail_p_value(-draws, -2 * difference)
+    ends = 2 * difference - high, 2 * difference - low, min(1.0, 2 * min(upper, lower))
+    return Comparison(*values, difference, *ends, level, f"paired bootstrap, {n_resamples} resamples, seed {seed}")
 
 
 def _bound(
@@ -162,37 +161,6 @@ def _bound(
     return low, high, min(1.0, 2 * p_value)
 
 
-@dataclass(frozen=True)
-class _Resamples:
-    """Draws of the difference of a metric between two models."""
-
-    metric: Metric
-    arguments: dict[str, Any]
-    count: int
-    generator: torch.Generator
-
-    def _difference(self, a: Predictions, b: Predictions) -> float:
-        return call(self.metric, a, self.arguments) - call(self.metric, b, self.arguments)
-
-    def bootstrap(self, a: Predictions, b: Predictions, level: float, difference: float) -> tuple[float, float, float]:
-        """Basic interval of the difference, and its p-value."""
-        draws = torch.empty(self.count, dtype=torch.float64, device="cpu")
-        for i in range(self.count):
-            rows = draw_rows(len(a), self.generator)
-            draws[i] = self._difference(a.take(rows), b.take(rows))
-        low, high = quantiles(draws, level)
-        upper, lower = tail_p_value(draws, 2 * difference), tail_p_value(-draws, -2 * difference)
-        return 2 * difference - high, 2 * difference - low, min(1.0, 2 * min(upper, lower))
-
-    def swap_test(self, a: Predictions, b: Predictions, observed: float) -> float:
-        """The p-value of the size of the difference, from swapping the two predictions of each row at random."""
-        sizes = torch.empty(self.count, dtype=torch.float64, device="cpu")
-        for i in range(self.count):
-            swap = torch.rand(len(a), generator=self.generator, device=self.generator.device) < 0.5
-            sizes[i] = abs(self._difference(_mix(swap, b, a), _mix(swap, a, b)))
-        return tail_p_value(sizes, observed)
-
-
 def _read_both(
     metric: Metric, probs: tuple[Any, Any], labels: Any, confidence: Any, correct: Any, **keywords: Any
 ) -> tuple[Predictions, Predictions]:
@@ -208,13 +176,3 @@ def _read_both(
             f"Both models must have the same classes; got {a.probs.shape[1]} and {b.probs.shape[1]} columns."
         )
     return a, b
-
-
-def _mix(take_first: Tensor, first: Predictions, second: Predictions) -> Predictions:
-    """For each row, the prediction of `first` or of `second`."""
-    mixed = {}
-    for name in ("confidence", "correct", "probs", "logits"):
-        x, y = getattr(first, name), getattr(second, name)
-        if x is not None and y is not None:
-            mixed[name] = torch.where(take_first if x.ndim == 1 else take_first[:, None], x, y)
-    return Predictions(**mixed, weight=first.weight, labels=first.labels)

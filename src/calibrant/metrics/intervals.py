@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from scipy.stats import norm as normal
 from torch import Tensor
 
-from calibrant.base.settings import check_choice
 from calibrant.metrics._gap_noise import dual_deviation, noise_norms
 from calibrant.metrics._resampling import (
     Metric,
@@ -52,7 +51,6 @@ def bootstrap_interval(
     *,
     metric: Metric = ece,
     level: float = 0.95,
-    method: Literal["basic", "percentile"] = "basic",
     n_resamples: int = 1000,
     seed: int = 0,
     confidence: Any = None,
@@ -62,31 +60,28 @@ def bootstrap_interval(
     sample_weight: Any = None,
     **metric_arguments: Any,
 ) -> Estimate:
-    """Bootstrap interval of any metric, by drawing rows with replacement.
+    """Basic bootstrap interval of any metric, by drawing rows with replacement.
 
-    method="basic" reflects the quantiles, [2v − q_high, 2v − q_low]. Calibration errors are biased upwards; the
-    bootstrap repeats this bias, and the reflection removes it. The interval is cut off at 0 for metrics that cannot be
-    negative. method="percentile" is [q_low, q_high], for metrics without such a bias.
+    It reflects the quantiles, [2v − q_high, 2v − q_low]. Calibration errors are biased upwards; the bootstrap repeats
+    this bias, and the reflection removes it. The interval is cut off at 0 for metrics that cannot be negative.
 
-    Both need a metric that is smooth around the true value. A calibration error is not smooth if a gap is no larger
+    It needs a metric that is smooth around the true value. A calibration error is not smooth if a gap is no larger
     than its noise. The interval then covers the true error less often than its level says, most of all for a calibrated
     model. For `ece`, `mce` and `ace` use `asymptotic_interval`, which is valid there too.
 
     `metric`, `seed` and `metric_arguments` are as in `noise_floor`, the other arguments as in `ece`.
     """
     check_level(level, n_resamples)
-    check_choice("method", method, ("basic", "percentile"))
     keywords: dict[str, Any] = {"from_logits": from_logits, "binary": binary, "sample_weight": sample_weight}
     p = read_for(metric, probs, labels, confidence, correct, **keywords)
     value = call(metric, p, metric_arguments)
     generator = new_generator(seed, p.confidence.device)
     draws = [call(metric, p.take(draw_rows(len(p), generator)), metric_arguments) for _ in range(n_resamples)]
     low, high = quantiles(torch.tensor(draws, dtype=torch.float64, device="cpu"), level)
-    if method == "basic":
-        low, high = 2 * value - high, 2 * value - low
-        if marked(metric, "signed") is False:
-            low, high = max(low, 0.0), max(high, 0.0)
-    return Estimate(value, low, high, level, f"{method} bootstrap, {n_resamples} resamples, seed {seed}")
+    low, high = 2 * value - high, 2 * value - low
+    if marked(metric, "signed") is False:
+        low, high = max(low, 0.0), max(high, 0.0)
+    return Estimate(value, low, high, level, f"basic bootstrap, {n_resamples} resamples, seed {seed}")
 
 
 def asymptotic_interval(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -11,8 +11,7 @@ from sklearn.isotonic import isotonic_regression
 from torch import Tensor
 
 from calibrant.base.inputs import check_confidence, check_probs, check_weights
-from calibrant.base.settings import check_choice, check_whole
-from calibrant.metrics.bins import Scheme, bin_edges, bin_sums
+from calibrant.base.settings import check_whole
 from calibrant.metrics.predictions import Grouped, InputKeywords, MetricKeywords, Predictions, evaluate, metric, read
 
 
@@ -108,14 +107,13 @@ def brier_terms(p: Predictions) -> Tensor:
 
 @dataclass(frozen=True)
 class BrierDecomposition:
-    """score = calibration + refinement, and refinement = uncertainty − resolution + within_bins, exactly."""
+    """score = calibration + refinement, and refinement = uncertainty − resolution, exactly."""
 
     score: float
     calibration: float
     refinement: float
     resolution: float
     uncertainty: float
-    within_bins: float
 
     def __repr__(self) -> str:
         return (
@@ -124,30 +122,20 @@ class BrierDecomposition:
         )
 
 
-def brier_decomposition(
-    probs: Any = None,
-    labels: Any = None,
-    method: Literal["isotonic", "width", "mass"] = "isotonic",
-    bins: int = 15,
-    **keywords: Unpack[InputKeywords],
-) -> BrierDecomposition:
+def brier_decomposition(probs: Any = None, labels: Any = None, **keywords: Unpack[InputKeywords]) -> BrierDecomposition:
     """Split the Brier score into calibration, which recalibration can improve, and refinement, the rest.
 
     With q the recalibrated forecast and ȳ the base rate, per class and summed over the classes::
 
         uncertainty = E(ȳ − y)²
         resolution  = uncertainty − E(q − y)²
-        calibration = E(p − y)² − E(q − y)² − within_bins
+        calibration = E(p − y)² − E(q − y)²
 
-    method="isotonic": q is the isotonic fit of y on p (CORP, Dimitriadis, Gneiting & Jordan 2021). There are no bins,
-    no part is negative, and within_bins is 0. On small samples the fit is a little too flexible.
-
-    method="width" or "mass": q is the frequency in each of `bins` bins (Murphy 1973), calibration is
-    Σ share (mean p − q)², and within_bins is the variation inside the bins (Stephenson et al. 2008).
+    q is the isotonic fit of y on p (CORP, Dimitriadis, Gneiting & Jordan 2021). There are no bins, and no part is
+    negative. On small samples the fit is a little too flexible.
 
     Keywords are as in `ece`, except `groups`.
     """
-    check_choice("method", method, ("isotonic", "width", "mass"))
     p = read(probs, labels, **keywords)
     if p.probs is None or p.labels is None:
         columns = [p]
@@ -155,17 +143,16 @@ def brier_decomposition(
         columns = [
             Predictions(column.contiguous(), p.labels == c, p.weight) for c, column in enumerate(p.probs.unbind(dim=1))
         ]
-    parts = np.sum([_isotonic_parts(c) if method == "isotonic" else _binned_parts(c, bins, method) for c in columns], 0)
-    calibration, resolution, uncertainty, within = parts.tolist()
+    calibration, resolution, uncertainty = np.sum([_parts(column) for column in columns], 0).tolist()
     score = p.mean(brier_terms(p))
-    return BrierDecomposition(score, calibration, score - calibration, resolution, uncertainty, within)
+    return BrierDecomposition(score, calibration, score - calibration, resolution, uncertainty)
 
 
-def _isotonic_parts(p: Predictions) -> tuple[float, float, float, float]:
+def _parts(p: Predictions) -> tuple[float, float, float]:
     y = p.correct.double()
     best = p.mean((isotonic_fit(p).to(y.device) - y) ** 2)
     rate = p.mean(y)
-    return p.mean(signed_gaps(p) ** 2) - best, rate * (1 - rate) - best, rate * (1 - rate), 0.0
+    return p.mean(signed_gaps(p) ** 2) - best, rate * (1 - rate) - best, rate * (1 - rate)
 
 
 def isotonic_fit(p: Predictions) -> Tensor:
@@ -178,15 +165,3 @@ def isotonic_fit(p: Predictions) -> Tensor:
     rate = np.divide(hits, mass, out=np.zeros_like(hits), where=mass > 0)
     fit = isotonic_regression(rate, sample_weight=np.maximum(mass, 1e-300), y_min=0.0, y_max=1.0)
     return torch.from_numpy(np.asarray(fit, dtype=np.float64)[index])
-
-
-def _binned_parts(p: Predictions, bins: int, scheme: Scheme) -> tuple[float, float, float, float]:
-    edges = bin_edges(p.confidence, bins, scheme, p.weight)
-    sums = bin_sums(p.confidence, p.correct, p.weight, edges, scheme)
-    rate = p.mean(p.correct)
-    frequency = sums.correct / sums.weight.where(sums.weight > 0, 1.0)
-    calibration = (sums.share * sums.gap**2).sum().item()
-    resolution = (sums.share * (frequency - rate) ** 2).sum().item()
-    uncertainty = rate * (1 - rate)
-    within = p.mean(signed_gaps(p) ** 2) - (calibration - resolution + uncertainty)
-    return calibration, resolution, uncertainty, within

@@ -1,6 +1,14 @@
 """Networks, and the pure form of any module."""
 
-from calibrant.models.architectures.convolutional import ResNet, SmallCNN, resnet18, resnet50, small_cnn
+from calibrant.models.architectures.convolutional import (
+    ResNet,
+    SmallCNN,
+    WideResNet,
+    resnet18,
+    resnet50,
+    small_cnn,
+    wide_resnet,
+)
 from calibrant.models.architectures.mlp import mlp
 from calibrant.models.functional.functional_module import FunctionalModule
 from calibrant.models.functional.network import Network
@@ -10,8 +18,10 @@ __all__ = [
     "Network",
     "ResNet",
     "SmallCNN",
+    "WideResNet",
     "mlp",
     "resnet18",
     "resnet50",
     "small_cnn",
+    "wide_resnet",
 ]

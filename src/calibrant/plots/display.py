@@ -6,8 +6,6 @@ import inspect
 from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
-import numpy as np
-
 from calibrant.base.labels import class_columns, class_names
 
 
@@ -34,18 +32,13 @@ class Display:
     ) -> Self:
         """Draw for a fitted classifier with `predict_proba`; its name is the default of `name`."""
         name = type(estimator).__name__ if name is None else name
-        return cls.from_predictions(*from_fitted(estimator, X, y), name=name, ax=ax, **options)
+        classes = getattr(estimator, "classes_", None)
+        labels = class_names(y) if classes is None else class_columns(y, classes)
+        return cls.from_predictions(predict_proba_of(estimator)(X), labels, name=name, ax=ax, **options)
 
     def plot(self, ax: Any = None) -> Self:
         """Draw into `ax`, or into a new figure."""
         raise NotImplementedError
-
-
-def from_fitted(estimator: Any, X: Any, y: Any) -> tuple[Any, np.ndarray]:
-    """Return (probs, labels) of a fitted classifier, with labels as column numbers of `predict_proba`."""
-    probs = predict_proba_of(estimator)(X)
-    classes = getattr(estimator, "classes_", None)
-    return probs, class_names(y) if classes is None else class_columns(y, classes)
 
 
 def predict_proba_of(estimator: Any) -> Callable[[Any], Any]:

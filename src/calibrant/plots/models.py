@@ -7,7 +7,6 @@ from typing import Any
 
 from calibrant.metrics.bins import Scheme
 from calibrant.plots import style
-from calibrant.plots.display import from_fitted
 from calibrant.plots.histogram import ConfidenceHistogramDisplay, prepare_confidence_histogram
 from calibrant.plots.reliability import ReliabilityDisplay, legend_handles, prepare_reliability
 
@@ -53,12 +52,6 @@ class ModelsDisplay:
             reliability[name] = ReliabilityDisplay(table)
             histogram[name] = ConfidenceHistogramDisplay(prepare_confidence_histogram(**keywords, bins=20), name=name)
         return cls(reliability, histogram).plot(figure)
-
-    @classmethod
-    def from_estimators(cls, estimators: Mapping[str, Any], X: Any, y: Any, **options: Any) -> ModelsDisplay:
-        """Draw for several fitted classifiers on the same data."""
-        models = {name: from_fitted(estimator, X, y) for name, estimator in estimators.items()}
-        return cls.from_predictions(models, **options)
 
     def plot(self, figure: Any = None) -> ModelsDisplay:
         """Draw into an empty `figure` (or subfigure), or into a new one."""

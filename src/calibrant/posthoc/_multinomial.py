@@ -54,7 +54,8 @@ class _Objective:
     def __init__(self, problem: MultinomialProblem) -> None:
         self.share = problem.weights / problem.weights.sum()
         design = np.column_stack([problem.design, np.ones(len(problem.design))])
-        self.scale = column_scale(design, self.share)
+        self.scale = np.sqrt(self.share @ design**2)  # root mean square of each column
+        self.scale = np.where(self.scale > 0, self.scale, 1.0)
         self.design = design / self.scale
         self.centre, self.penalty = problem.centre * self.scale, problem.penalty / self.scale**2
         self.at_label = np.arange(len(design)), problem.labels
@@ -95,12 +96,6 @@ class _Objective:
             part = self.design[np.ix_(rows, class_columns)]
             blocks[k] = (spread[rows, k, None] * part).T @ part
         return blocks
-
-
-def column_scale(design: Floats, share: Floats) -> Floats:
-    """Root mean square of each column; 1 for a column of zeros."""
-    scale = np.sqrt(share @ design**2)
-    return np.where(scale > 0, scale, 1.0)
 
 
 def class_curvature(problem: MultinomialProblem) -> Floats:

@@ -47,7 +47,7 @@ class _Structured(_Affine):
         try_centred: bool = False,
     ) -> None:
         self.temperature_ = bounded_temperature(scores, labels, weights)
-        chosen, best = None, np.inf
+        candidates = []
         for centred in (False, True) if try_centred else (False,):
             self.centred_ = centred
             centre = _identity(scores.shape[1])
@@ -55,10 +55,8 @@ class _Structured(_Affine):
             coefficients = solve(problem, name=type(self).__name__)
             # Rows of mean zero must be better by C/n, Akaike's penalty for C parameters.
             value = objective(problem, coefficients) + centred * scores.shape[1] / weights.sum()
-            if chosen is None or value < best:
-                chosen, best = (centred, coefficients), value
-        assert chosen is not None
-        self.centred_, self.coefficients_ = chosen
+            candidates.append((value, centred, coefficients))
+        _, self.centred_, self.coefficients_ = min(candidates, key=lambda candidate: candidate[0])
 
 
 class Vector(_Structured):

@@ -10,6 +10,8 @@ from calibrant.posthoc.auto import CALIBRATORS, Auto
 
 TYPES: dict[str, type[Calibrator]] = {"auto": Auto, **CALIBRATORS}
 """The calibrators by their names; "auto" compares the others."""
+_SUITABLE = [name for name, calibrator in CALIBRATORS.items() if calibrator.can_change_prediction]
+"""Those that can calibrate a confidence, besides "isotonic-confidence"."""
 
 
 def check_calibrator(name: Any, argument: str = "name") -> None:
@@ -38,21 +40,17 @@ def confidence_calibrator(name: str, **params: Any) -> Calibrator:
     True
     """
     if name == "auto":
-        params["candidates"] = [_for_confidence(key) for key in params.get("candidates") or _suitable()]
+        params["candidates"] = [_for_confidence(key) for key in params.get("candidates") or _SUITABLE]
     return make_calibrator(_for_confidence(name), from_probs=True, **params)
-
-
-def _suitable() -> list[str]:
-    return [name for name, cls in CALIBRATORS.items() if cls.can_change_prediction]
 
 
 def _for_confidence(name: str) -> str:
     if name == "isotonic-confidence":
         return "isotonic"
-    if name in CALIBRATORS and name not in _suitable():
+    if name in CALIBRATORS and name not in _SUITABLE:
         raise ValueError(
             f"{name} cannot calibrate a confidence, because it never moves one across 1/2. It needs the probabilities "
             f"or logits of all classes. For a confidence, name one of auto, isotonic-confidence, "
-            f"{', '.join(_suitable())}."
+            f"{', '.join(_SUITABLE)}."
         )
     return name

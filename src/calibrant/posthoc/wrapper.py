@@ -9,7 +9,7 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils.validation import check_is_fitted
 
-from calibrant.base.inputs import check_probs
+from calibrant.base.inputs import check_probs, two_columns
 from calibrant.base.labels import class_columns
 from calibrant.posthoc._base import Calibrator
 from calibrant.posthoc.temperature import Temperature
@@ -97,7 +97,7 @@ class CalibratedModel(ClassifierMixin, BaseEstimator):
 
     def _logits(self, X: Any) -> np.ndarray:
         if isinstance(self.model, torch.nn.Module):
-            return _as_two_columns(_module_outputs(self.model, X, self.batch_size))
+            return _two_columns(_module_outputs(self.model, X, self.batch_size))
         methods = ("predict_proba", "decision_function")  # the latter's values are read as logits
         method = next((name for name in methods if hasattr(self.model, name)), None)
         if method is None or not hasattr(self.model, "classes_"):
@@ -107,16 +107,14 @@ class CalibratedModel(ClassifierMixin, BaseEstimator):
             )
         values = np.asarray(getattr(self.model, method)(X), dtype=float)
         if method == "decision_function":
-            return _as_two_columns(values)
+            return _two_columns(values)
         with np.errstate(divide="ignore"):
             return np.log(check_probs(values).numpy())
 
 
-def _as_two_columns(values: np.ndarray) -> np.ndarray:
-    """Two columns for one logit per row: 0 for class 0, the logit for class 1."""
-    if values.ndim == 2 and values.shape[1] == 1:
-        values = values[:, 0]
-    return np.column_stack([np.zeros(len(values)), values]) if values.ndim == 1 else values
+def _two_columns(values: np.ndarray) -> np.ndarray:
+    """Two columns for one logit per row, (n,) or (n, 1); others as they are."""
+    return np.asarray(two_columns(values[:, 0] if values.shape[1:] == (1,) else values, logits=True))
 
 
 def _module_outputs(module: torch.nn.Module, X: Any, batch_size: int) -> np.ndarray:

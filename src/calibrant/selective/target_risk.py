@@ -22,8 +22,6 @@ P(wrong | c) ≥ r below t*. Given m and the confidences below t*, the errors am
 stochastically at least Bin(N, r). To go beyond t*, a sequence must pass its test at N = m or, starting later, its
 first test; either happens with probability ≤ δ/J. Sum over the sequences. ∎
 
-**Grid** (no assumption). Thresholds fixed without this sample, and Holm's step-down correction of their p-values.
-
 **Uniform** (no assumption). From the bound for all thresholds at once, see `calibrant.selective.uniform`.
 """
 
@@ -39,7 +37,7 @@ from calibrant.selective.curve import accepted_counts, as_pair
 from calibrant.selective.rule import RejectionRule, Window, on_sample
 from calibrant.selective.uniform import uniform_risk_bound
 
-_METHODS = ("ranks", "fixed-sequence", "grid", "uniform")
+_METHODS = ("ranks", "fixed-sequence", "uniform")
 # Denser ranks find the best coverage more exactly, but leave less of δ for each. On simulated data with 300 to 10,000
 # samples, 1.1 was a good compromise, and 1.5 for the starts of the sequences.
 _RANK_RATIO = 1.1
@@ -47,7 +45,7 @@ _START_RATIO = 1.5
 
 
 def threshold_for_risk(
-    confidence: Any, correct: Any, risk: float, *, level: float = 0.95, method: str = "ranks", thresholds: Any = None
+    confidence: Any, correct: Any, risk: float, *, level: float = 0.95, method: str = "ranks"
 ) -> RejectionRule:
     """Choose the threshold with the largest coverage whose risk is at most `risk`, guaranteed on new data.
 
@@ -60,14 +58,11 @@ def threshold_for_risk(
         A sample that was not used to train or calibrate the model, shape (n,) each.
     risk, level : float
         The allowed risk, and the probability of meeting it.
-    method : {"ranks", "fixed-sequence", "grid", "uniform"}
+    method : {"ranks", "fixed-sequence", "uniform"}
         "ranks": no assumption; the default.
         "fixed-sequence": more coverage; assumes that more confident predictions are wrong less often.
-        "grid": chooses among `thresholds` that were fixed without this sample; no assumption; best with few thresholds.
         "uniform": no assumption; slightly more coverage than "ranks" from a few thousand samples on. Its bound holds
         for all thresholds, so `uniform_risk_bound` lets you look at them first.
-    thresholds : sequence of float, optional
-        For "grid" only.
 
     Returns
     -------
@@ -89,21 +84,13 @@ def threshold_for_risk(
     """
     risk, level = check_fraction(risk, "risk"), check_fraction(level, "level")
     check_choice("method", method, _METHODS)
-    if (thresholds is not None) != (method == "grid"):
-        raise ValueError(
-            "thresholds must be given for method='grid' and only there, as a list fixed without this sample; got "
-            f"thresholds={thresholds} with method={method!r}."
-        )
     if method == "uniform":
         return uniform_risk_bound(confidence, correct, level=level, two_sided=False).best_window(risk)
     conf, hits = as_pair(confidence, correct)
     if method == "ranks":
         window, description = _from_ranks(conf, hits, risk, 1 - level), "exact test at fixed ranks"
-    elif method == "fixed-sequence":
-        window, description = _from_sequences(conf, hits, risk, 1 - level), "fixed-sequence test"
     else:
-        grid = np.unique(np.asarray(thresholds, np.float64))
-        window, description = _from_grid(conf, hits, risk, 1 - level, grid), f"Holm over {len(grid)} fixed thresholds"
+        window, description = _from_sequences(conf, hits, risk, 1 - level), "fixed-sequence test"
     bound = risk if window is not None else None
     return RejectionRule(window, "risk", risk, description, len(conf), *on_sample(conf, hits, window), level, bound)
 
@@ -145,15 +132,3 @@ def fixed_counts(n: int, risk: float, delta: float, ratio: float) -> list[int]:
         if count < 1 or (1 - risk) ** count > delta / (len(counts) + 1):
             return counts
         counts.append(count)
-
-
-def _from_grid(conf: np.ndarray, hits: np.ndarray, risk: float, delta: float, thresholds: np.ndarray) -> Window | None:
-    if not len(thresholds) or not np.isfinite(thresholds).all():
-        raise ValueError(f"thresholds must be a non-empty list of finite numbers; got {thresholds}.")
-    accepted = len(conf) - np.searchsorted(np.sort(conf), thresholds)
-    errors = (~hits).sum() - np.searchsorted(np.sort(conf[~hits]), thresholds)
-    p_values = binom.cdf(errors, accepted, risk)
-    order = np.argsort(p_values, kind="stable")
-    passes = p_values[order] <= delta / np.arange(len(order), 0, -1)  # Holm 1979
-    passed = order[: len(order) if passes.all() else int(np.argmin(passes))]
-    return Window.below(thresholds[passed].min()) if len(passed) else None

@@ -68,18 +68,11 @@ class UniformRiskBound:
                 "low must be -inf, since this bound was computed for thresholds only; use "
                 "uniform_risk_bound(..., two_sided=True) for windows with a lower limit."
             )
-        upper, lower = self._mass_bounds()
+        above = self.sides(high)
         # low = high accepts everything, and counts each point once.
-        wrong_above, right_above = (
-            len(values) - np.searchsorted(values, high) for values in (self._wrong, self._right)
-        )
-        wrong_below, right_below = (
-            np.where(low < high, np.searchsorted(values, low, side="right"), np.searchsorted(values, low))
-            for values in (self._wrong, self._right)
-        )
-        errors = np.where(high < np.inf, upper[wrong_above], 0) + np.where(low > -np.inf, upper[wrong_below], 0)
-        # b_0 = 0, so a side without correct predictions adds nothing by itself.
-        correct = lower[right_above] + lower[right_below]
+        below = self.sides(np.where(low < high, low, np.nextafter(low, -np.inf)))
+        errors = np.where(high < np.inf, above[0], 0) + np.where(low > -np.inf, below[1], 0)
+        correct = above[2] + below[3]  # b_0 = 0, so a side without correct predictions adds nothing by itself
         bound = np.ones_like(errors)
         np.divide(errors, errors + correct, out=bound, where=errors + correct > 0)
         return float(bound) if bound.ndim == 0 else bound
@@ -90,16 +83,13 @@ class UniformRiskBound:
         With E = (errors above `high`) + (errors below `low`) and K likewise, the bound of a window with low < high is
         E / (E + K). This is what `risk` computes, in a form that can be tabulated.
         """
-        upper, lower = self._mass_bounds()
+        delta = (1 - self.level) / (2 if self.two_sided else 1)
+        upper = mass_upper_bounds(self.n, delta * _SHARE_FOR_ERRORS)
+        lower = 1 - mass_upper_bounds(self.n, delta * (1 - _SHARE_FOR_ERRORS))[::-1]
         limits = np.asarray(limits, np.float64)
         above = [len(values) - np.searchsorted(values, limits) for values in (self._wrong, self._right)]
         below = [np.searchsorted(values, limits, side="right") for values in (self._wrong, self._right)]
         return upper[above[0]], upper[below[0]], lower[above[1]], lower[below[1]]
-
-    def _mass_bounds(self) -> tuple[np.ndarray, np.ndarray]:
-        delta = (1 - self.level) / (2 if self.two_sided else 1)
-        upper = mass_upper_bounds(self.n, delta * _SHARE_FOR_ERRORS)
-        return upper, 1 - mass_upper_bounds(self.n, delta * (1 - _SHARE_FOR_ERRORS))[::-1]
 
     def rule_for(self, window: Window) -> RejectionRule:
         """Return the rule for a window chosen by any means, with its bound."""
