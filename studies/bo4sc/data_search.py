@@ -62,11 +62,6 @@ class Blobs:
         """What the author would have typed."""
         return f"make_blobs, random_state={self.seed}"
 
-    @property
-    def form(self) -> dict[str, Any]:
-        """The arguments, for the record."""
-        return {"seed": self.seed}
-
     def draw(self, width: float, seed: int = 0) -> Sample:
         """The set; ``seed`` has no effect, because an author draws it once."""
         inputs, labels = make_blobs(SAMPLES, centers=5, cluster_std=width, random_state=self.seed)
@@ -99,11 +94,6 @@ class Spirals:
         offset = {0.0: "", math.pi: " + π"}.get(self.b, f" + {self.b:g}")
         angle = f"2π·{self.turns:.3g}·{'√u' if self.angle == 'root' else 'u'}"
         return f"radius {self.a:.3g}θ{offset}, θ = {angle}, noise on the {self.noise}"
-
-    @property
-    def form(self) -> dict[str, Any]:
-        """The arguments, for the record."""
-        return dict(vars(self))
 
     def draw(self, width: float, seed: int = 0) -> Sample:
         """A new sample for each seed: the paper's seed is unknown and, unlike for blobs, moves no centre."""
@@ -305,7 +295,7 @@ def confirmed(family: str, generators: Sequence[Generator]) -> list[dict[str, An
 
 
 def _record(family: str, generator: Generator, bayes: Sequence[float], stage: str, splits: int) -> dict[str, Any]:
-    known = {"family": family, "name": generator.name, "stage": stage, "splits": splits, **generator.form}
+    known = {"family": family, "name": generator.name, "stage": stage, "splits": splits, **vars(generator)}
     return known | {"bayes": [round(float(value), 4) for value in bayes]}
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +33,7 @@ from studies.common.records import resolve_device, shape_of
 from studies.common.runs import Planned, populations
 from studies.common.shared import checked_sets, foot
 from studies.common.store import Store
-from studies.common.study import Plan, Study, tell_user
+from studies.common.study import Plan, Study
 from studies.report import Column, Record, Report, Results
 
 GRID: dict[str, tuple[float, ...]] = {
@@ -48,8 +47,6 @@ GRID: dict[str, tuple[float, ...]] = {
 AXES = (*(name for name in GRID if name != "epochs"), "epochs")
 TOLERANCE = 0.01
 CRITERIA = ("bce", "nll", "ece10")
-MANY = 500
-"""Warn about larger grids on a CPU, where a hundred networks take a few minutes."""
 
 
 def plan(
@@ -69,7 +66,7 @@ def plan(
         str,
         Option(
             "Score that the chosen setting minimises, on points that do not move the weights.",
-            choices=("bce", "nll", "ece10"),
+            choices=CRITERIA,
         ),
     ] = "bce",
     seeds: Annotated[int, Option("Number of seeds, starting at 10,000.", least=1)] = 3,
@@ -88,14 +85,6 @@ def plan(
     given = (steps, outer_learning_rate, alpha, width, epochs, learning_rate)
     values = complete(dict(zip(GRID, given, strict=True)))
     where, sets = resolve_device(device), checked_sets(sets)
-    if criterion not in CRITERIA:
-        raise ValueError(f"criterion must be one of {', '.join(CRITERIA)}; got {criterion!r}.")
-    count = networks(values, sets=len(sets), seeds=seeds)
-    if where.type == "cpu" and count > MANY:
-        tell_user(
-            f"This grid has {count:,} networks of up to {int(max(values['epochs'])):,} epochs, which take hours or "
-            "days on a CPU. Give shorter lists, fewer seeds or fewer sets, or use a GPU."
-        )
     config = {
         "sets": sets,
         "seeds": [FIRST_SEED + k for k in range(seeds)],
@@ -184,11 +173,6 @@ def write_settings(results: Results, out: Path) -> None:
     """Write ``settings.json``: the chosen arguments of :class:`calibrant.methods.BO4SC`, and their origin."""
     chosen = {"origin": origin(results), **results.config["chosen"]}
     write_text_whole(out / "settings.json", json.dumps(chosen, indent=1) + "\n")
-
-
-def networks(grid: Mapping[str, Sequence[float]], *, sets: int, seeds: int) -> int:
-    """The number of networks to train; longer trainings include the shorter ones."""
-    return sets * seeds * math.prod(len(values) for name, values in grid.items() if name != "epochs")
 
 
 def origin(results: Results) -> dict[str, Any]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -33,40 +33,38 @@ Answer = tuple[str, bool | None, str]
 """What was measured, whether the claim holds, and a note."""
 
 
-@dataclass(frozen=True)
-class GroupClaim:
+class GroupClaim(NamedTuple):
     """A claim about the runs of one setup.
 
     Parameters
     ----------
-    statement : the claim
     said : what the paper says, by data set
     answer : measures a group; None if it lacks the runs
     needs : the runs that it needs
     always : whether each data set of the targets has a row, run or not, because the claim is about the paper's tables
     """
 
-    statement: str
     said: Callable[[str], str]
     answer: Callable[[RunGroup], Answer | None]
     needs: str = ""
     always: bool = False
 
-    def __call__(self, group: RunGroup) -> Claim:
-        said, answer = self.said(group.dataset), self.answer(group)
-        return Claim(f"{group.name}: {self.statement}", said, *(answer or (MISSING, None, self.needs)))
+    def judge(self, statement: str, group: RunGroup) -> Claim:
+        """The claim about one group."""
+        answer = self.answer(group) or (MISSING, None, self.needs)
+        return Claim(f"{group.name}: {statement}", self.said(group.dataset), *answer)
 
-    def rows(self, found: Sequence[RunGroup]) -> list[Claim]:
+    def rows(self, statement: str, found: Sequence[RunGroup]) -> list[Claim]:
         """One row for each group that can decide the claim, or one row "not yet measured"."""
-        claims = {group.name: self(group) for group in found}
+        claims = {group.name: self.judge(statement, group) for group in found}
         known = [c for name, c in claims.items() if c.measured != MISSING or (self.always and name in PRINTED)]
-        return known or [claim._replace(statement=self.statement) for claim in list(claims.values())[:1]]
+        return known or [claim._replace(statement=statement) for claim in list(claims.values())[:1]]
 
 
 def measured(found: Sequence[RunGroup]) -> list[Claim]:
     """The claims that need trained networks. Networks trained on noisy labels are left out: the paper has none."""
     own = [group for group in found if not group.noisy]
-    return [gains(own), *(row for claim in CLAIMS for row in claim.rows(own))]
+    return [gains(own), *(row for statement, claim in CLAIMS.items() for row in claim.rows(statement, own))]
 
 
 def gains(found: Sequence[RunGroup]) -> Claim:
@@ -258,9 +256,7 @@ Pairs = Mapping[str, tuple[str, str, str]]
 """Differences by name: method, rival and metric."""
 
 
-def gap_claim(
-    statement: str, said: str, pairs: Pairs, *, sign: int = -1, table: int = 1, always: bool = True
-) -> GroupClaim:
+def gap_claim(said: str, pairs: Pairs, *, sign: int = -1, table: int = 1, always: bool = True) -> GroupClaim:
     """A claim about the sign of paired differences; it quotes the same differences in the paper's own table."""
     methods = dict.fromkeys(method for pair in pairs.values() for method in pair[:2])
 
@@ -285,7 +281,7 @@ def gap_claim(
             remark(f"{paired}; holds if {which} {'above' if sign > 0 else 'below'} zero", gaps),
         )
 
-    return GroupClaim(statement, printed_too, answer, f"needs {' and '.join(methods)}", always)
+    return GroupClaim(printed_too, answer, f"needs {' and '.join(methods)}", always)
 
 
 def _paper_methods(group: RunGroup) -> list[str]:
@@ -324,80 +320,52 @@ def _says(words: str) -> Callable[[str], str]:
     return lambda dataset: words
 
 
-SMOOTHING_GAPS = gap_claim("", "yes", {m: (m, "ce", "ece") for m in SMOOTHED})
-CLAIMS: tuple[GroupClaim, ...] = (
-    GroupClaim(
-        "test ECE rises after the first drop of the learning rate, most for FLSD (per cent)",
-        _says("rises for all, most for FLSD"),
-        rises,
-        "needs the paper's recipe, because the short one has no drop",
+SMOOTHING = {m: (m, "ce", "ece") for m in SMOOTHED}
+TABLE_2 = {{"error": "error", **CALIBRATION}[metric]: (OWN, "flg", metric) for metric in METRICS if metric != "nll"}
+NEEDS_TABLE_3 = "needs the methods of Table 3: mdca, focal-mdca, mbls, mbls-0, focal-sb-ece and focal-sb-avuc"
+CLAIMS: dict[str, GroupClaim] = {
+    "test ECE rises after the first drop of the learning rate, most for FLSD (per cent)": GroupClaim(
+        _says("rises for all, most for FLSD"), rises, "needs the paper's recipe, because the short one has no drop"
     ),
-    gap_claim(
-        "MMCE is calibrated no better than CE (ECE, points)",
-        "no better",
-        {"mmce": ("mmce", "ce", "ece")},
-        sign=1,
-        always=False,
+    "MMCE is calibrated no better than CE (ECE, points)": gap_claim(
+        "no better", {"mmce": ("mmce", "ce", "ece")}, sign=1, always=False
     ),
-    GroupClaim(
-        "label smoothing and mixup have the lowest error and a higher ECE than CE", SMOOTHING_GAPS.said, smoothing
+    "label smoothing and mixup have the lowest error and a higher ECE than CE": GroupClaim(
+        gap_claim("yes", SMOOTHING).said, smoothing
     ),
-    *(
-        GroupClaim(
-            f"the spread of γ over the test images grows during training ({method})",
-            _says("grows"),
-            partial(spread_grows, method=method),
+    **{
+        f"the spread of γ over the test images grows during training ({method})": GroupClaim(
+            _says("grows"), partial(spread_grows, method=method)
         )
         for method in (OWN, "flg-sece-published")
+    },
+    "FLγ-SECE keeps a low MCE at every number of bins": GroupClaim(
+        _says("lower than other methods"), partial(ranks, fields={f"mce/{bins}": f"{bins}:" for bins in SWEEP})
     ),
-    GroupClaim(
-        "FLγ-SECE keeps a low MCE at every number of bins",
-        _says("lower than other methods"),
-        partial(ranks, fields={f"mce/{bins}": f"{bins}:" for bins in SWEEP}),
-    ),
-    gap_claim(
-        "|·|/τ keeps γ positive better than min-max, sigmoid, relu and softplus (ECE, points)",
+    "|·|/τ keeps γ positive better than min-max, sigmoid, relu and softplus (ECE, points)": gap_claim(
         "better across data sets",
         {f"|·| − {name}": ("flg-sece-published", f"published-{name}", "ece") for name in POSITIVE},
         always=False,
     ),
-    GroupClaim(
-        "FLγ-SECE has the lowest calibration errors of the paper's methods",
-        _printed_ranks,
-        partial(ranks, fields=CALIBRATION),
-        always=True,
+    "FLγ-SECE has the lowest calibration errors of the paper's methods": GroupClaim(
+        _printed_ranks, partial(ranks, fields=CALIBRATION), always=True
     ),
-    gap_claim(
-        "TS lowers the calibration errors of CE (points)",
-        "lowers them",
-        {name: ("ce-ts", "ce", metric) for metric, name in CALIBRATION.items()},
+    "TS lowers the calibration errors of CE (points)": gap_claim(
+        "lowers them", {name: ("ce-ts", "ce", metric) for metric, name in CALIBRATION.items()}
     ),
-    gap_claim(
-        "Focal and FLSD are calibrated better than CE (ECE, points)",
-        "improve calibration in general",
-        {"focal": ("focal", "ce", "ece"), "flsd": ("flsd", "ce", "ece")},
+    "Focal and FLSD are calibrated better than CE (ECE, points)": gap_claim(
+        "improve calibration in general", {"focal": ("focal", "ce", "ece"), "flsd": ("flsd", "ce", "ece")}
     ),
-    gap_claim("FLSD has a high MCE (minus CE's, points)", "high", {"MCE": ("flsd", "ce", "mce")}, sign=1),
-    GroupClaim(
-        "FLγ-DECE and FLγ-SECE have a lower ECE than other methods at every number of bins",
-        _says("much lower, from 10 to 1,000 bins"),
-        ece_over_bins,
-        f"needs {' and '.join(GAMMA_NETS)}",
-        always=True,
+    "FLSD has a high MCE (minus CE's, points)": gap_claim("high", {"MCE": ("flsd", "ce", "mce")}, sign=1),
+    "FLγ-DECE and FLγ-SECE have a lower ECE than other methods at every number of bins": GroupClaim(
+        _says("much lower, from 10 to 1,000 bins"), ece_over_bins, f"needs {' and '.join(GAMMA_NETS)}", always=True
     ),
-    GroupClaim("the ECE of FLγ-SECE changes least with the number of bins", _says("stable"), ece_growth, always=True),
-    gap_claim(
-        "with SECE, γ-Net has a lower error and lower calibration errors (Table 2; FLγ-SECE − FLγ, points)",
-        "both improve",
-        {{"error": "error", **CALIBRATION}[metric]: (OWN, "flg", metric) for metric in METRICS if metric != "nll"},
-        table=2,
+    "the ECE of FLγ-SECE changes least with the number of bins": GroupClaim(_says("stable"), ece_growth, always=True),
+    "with SECE, γ-Net has a lower error and lower calibration errors (Table 2; FLγ-SECE − FLγ, points)": gap_claim(
+        "both improve", TABLE_2, table=2
     ),
-    GroupClaim(
-        "no method of Table 3 has both a lower ECE and a lower error than FLγ-SECE",
-        _printed_table_3,
-        table_3,
-        "needs the methods of Table 3: mdca, focal-mdca, mbls, mbls-0, focal-sb-ece and focal-sb-avuc",
-        always=True,
+    "no method of Table 3 has both a lower ECE and a lower error than FLγ-SECE": GroupClaim(
+        _printed_table_3, table_3, NEEDS_TABLE_3, always=True
     ),
-)
+}
 """What the paper says about trained networks; the last eight are about its own tables."""

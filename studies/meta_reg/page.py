@@ -103,8 +103,7 @@ def tell(results: Results) -> Report:
         for part in section.parts:
             _add(report, part)
         if section.group is not None:
-            with report.details("Shifted images, validation part, temperature, γ, time and memory"):
-                _add(report, tables.shifts(section.group))
+            with report.details("Validation part, temperature, γ, time and memory"):
                 _add(report, tables.further(section.group))
             for which, figure, caption in figures.drawn(section.group):
                 caption = f"Figure {which}, {section.group.label}: {caption}"

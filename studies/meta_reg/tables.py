@@ -9,7 +9,6 @@ from typing import Any
 
 from calibrant.methods.catalogue import TABLE_3
 from studies.common.verdicts import Verdict
-from studies.images import SHIFTS
 from studies.meta_reg.groups import RunGroup, spread, times
 from studies.meta_reg.paper import METRICS, Printed, Quoted, paper, printed, quoted
 from studies.meta_reg.plan import known_methods
@@ -232,26 +231,6 @@ def further(group: RunGroup) -> Table:
         "that before the run, on the GPU if one is used. ce-clean trains on the validation part too."
     )
     return Table([Column("method"), *(Column(heading) for heading, _, _ in OTHERS.values())], rows, caption)
-
-
-SHIFTED = {"error": "error %", "ece": "ECE %", "ece_ts": "ECE % with T", "nll": "NLL", "nll_ts": "NLL with T"}
-
-
-def shifts(group: RunGroup) -> Table:
-    """Scores on shifted images, as means over the shifts."""
-    rows: list[list[Any]] = []
-    for method in main_methods(group):
-        cells = []
-        for metric in SHIFTED:
-            fields = [f"{metric}@{name}" for name in SHIFTS]
-            means = [fmean(r[field] for field in fields) for r in group.of(method) if fields[0] in r]
-            cells.append(spread(means, 3 if metric.startswith("nll") else 2, scale(metric)))
-        rows.append([method, *cells])
-    caption = (
-        f"Shifted test images: means over {len(SHIFTS)} shifts, then mean ± standard deviation over seeds. T is fitted "
-        "on clean validation images."
-    )
-    return Table([Column("method"), *map(Column, SHIFTED.values())], rows, caption)
 
 
 def _scores(group: RunGroup, method: str) -> dict[str, str | None]:

@@ -40,7 +40,7 @@ CEILINGS = {
     "base": 750,
     "bilevel": 4_750,
     "cli": 550,
-    "data": 2_500,
+    "data": 2_750,
     "estimators": 1_350,
     "export": 400,
     "integrations": 250,

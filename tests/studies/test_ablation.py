@@ -1,7 +1,6 @@
 """The ablation: differences between variants, and scores of the weights in known cases."""
 
 import dataclasses
-import pickle
 
 import numpy as np
 import pytest
@@ -69,25 +68,10 @@ def test_constant_weights_have_no_scores():
 def test_variants_of_self_calibrated_differ_as_their_names_say():
     found = {v.name: v for v in variants.variants() if v.group == "self-calibrated"}
     base = dataclasses.asdict(found["self-calibrated"].method)
-    changes = {
-        name: {key: value for key, value in dataclasses.asdict(v.method).items() if value != base[key]}
-        for name, v in found.items()
-    }
-    assert changes == {
-        "self-calibrated": {},
-        "φ stays at its start": {"outer_learning_rate": 1e-12},
-        "without refit": {"refit": False},
-        "two folds": {"folds": 2},
-        "folds dealt once": {"repeats": 1},
-        "rectified units": {"activation": "relu"},
-        "constant lr": {"decay": False},
-        "all steps unrolled": {"last": 10},
-        "mean of probabilities": {},
-        "without biases": {},
-        "without lapses": {},
-        "without the last step": {},
-        "one of its networks": {},
-    }
+    alike = {name for name, v in found.items() if dataclasses.asdict(v.method) == base}
+    assert alike == {"self-calibrated", *(name for name, v in found.items() if v.after)}  # these share one training
+    assert found["without refit"].method.refit is False
+    assert found["two folds"].method.folds == 2
     trained = Mixture(("a", "b"), 2.0, torch.ones(3), 0.1, "logits")
     changed = {name: v.after(trained) for name, v in found.items() if v.after}
     assert changed["mean of probabilities"].pool == "probs"
@@ -96,11 +80,6 @@ def test_variants_of_self_calibrated_differ_as_their_names_say():
     last = changed["without the last step"]
     assert (last.temperature, last.bias, last.lapse) == (1.0, None, 0.0)
     assert changed["one of its networks"].networks == ("a",)
-
-
-def test_variants_can_be_pickled():
-    again = pickle.loads(pickle.dumps(variants.variants()))
-    assert [v.name for v in again] == [v.name for v in variants.variants()]
 
 
 def test_phi_without_learning_stays_at_its_start(tiny):

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibrant.methods import METHODS, Calibrated, SelfCalibrated, Standard
+from calibrant.methods import Calibrated, Standard
 from studies.bo4sc import figures, page
 from studies.bo4sc import study as bo4sc
 from studies.common.records import (
@@ -23,84 +23,46 @@ from studies.common.records import (
 from studies.common.runs import Meter, run_all
 from studies.common.verdicts import mean
 from studies.report import Results, read_results
+from tests.studies.cases import TINY, tiny_reproduce
 
 SETS = ("blobs-1.7", "bac")
-
-
-IDS = ("standard", "standard-stopped", "isotonic", "bo4sc", "self-calibrated")
-
-
-ORIGIN = {
-    "command": "python -m studies sweep bo4sc --learning-rate 7",
-    "grid": {"learning_rate": [7]},
-    "seeds": [10_000],
-    "criterion": "bce",
-    "date": "today",
-    "calibrant": "0",
-}
-
-
 FIELDS = {"dataset", "method", "seed", *MEASURED, "failure", "seconds", "peak_memory", "members"}
-
-
-def small(method):
-    """The same method, for a few epochs."""
-    if isinstance(method, Calibrated):
-        return replace(method, base=replace(method.base, epochs=20))
-    if isinstance(method, SelfCalibrated):
-        return replace(method, folds=2, epochs=10)
-    return replace(method, epochs=20)
+NOT_OF_BAC = {"floor_posterior10", "floor_posterior15", "share_map_above_90"}
+"""Fields that a set without label noise, in more than two dimensions, lacks."""
+STORED = Path(__file__).parents[2] / "results"
 
 
 @pytest.fixture(scope="module")
-def written(tmp_path_factory, eager):
-    """One run of two seeds and two sets, and its folder."""
-    out = tmp_path_factory.mktemp("bo4sc")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "studies.common.synthetic.METHODS",
-            {k: replace(METHODS[k], method=small(METHODS[k].method)) for k in IDS},
-        )
-        settings, _ = bo4sc.chosen_settings()
-        short = {name: own | {"epochs": 20} for name, own in settings.items()}
-        file = out / "settings.json"
-        file.write_text(json.dumps({"origin": ORIGIN, **short}))
-        patch.setattr("studies.bo4sc.figures.RELIABILITY_SET", "bac")
-        return bo4sc.reproduce(seeds=2, out=out, device="cpu", sets=SETS, settings=file)
+def written(tmp_path_factory):
+    """The report of one run of two seeds and two sets, in its folder."""
+    return tiny_reproduce(tmp_path_factory.mktemp("bo4sc"))
 
 
 def test_every_set_method_and_seed_has_one_complete_record(written):
-    content = json.loads((written.parent / "results.json").read_text())
-    assert set(content) == {"config", "versions", "records"}
-    keys = [(r["dataset"], r["method"], r["seed"]) for r in content["records"]]
-    assert sorted(keys) == sorted((d, m, s) for d in SETS for m in (*IDS, "standard-matched") for s in range(2))
-    for record in content["records"]:
+    results = read_results(written.parent / "results.json")
+    keys = [(r["dataset"], r["method"], r["seed"]) for r in results.records]
+    assert sorted(keys) == sorted((d, m, s) for d in SETS for m in (*TINY, "standard-matched") for s in range(2))
+    for record in results.records:
         assert set(record) >= FIELDS
-        nothing = {"failure", "peak_memory"} | (
-            {"floor_posterior10", "floor_posterior15", "share_map_above_90"} if record["dataset"] == "bac" else set()
-        )
-        empty = {name for name in FIELDS if record[name] is None}
-        assert empty <= nothing, record
+        nothing = {"failure", "peak_memory"} | (NOT_OF_BAC if record["dataset"] == "bac" else set())
+        assert {name for name in FIELDS if record[name] is None} <= nothing, record
         assert ("correct_high_weight" in record) == (record["method"] == "bo4sc")
+    settings = results.config["methods"]
+    assert "steps=20" in settings["bo4sc"]["bac"]
+    assert "steps=5" in settings["bo4sc"]["blobs-1.7"]
+    assert settings["standard"].startswith("Standard(")
 
 
 def test_the_files_of_a_run(written):
-    folder = written.parent
-    assert written.name == "report.html"
     for name in ("figure-1", "figure-2", "figure-3"):
-        assert (folder / "figures" / f"{name}.svg").stat().st_size > 1000
-        assert (folder / "figures" / f"{name}.png").stat().st_size > 1000
+        for suffix in ("svg", "png"):
+            assert (written.parent / "figures" / f"{name}.{suffix}").stat().st_size > 1000
     text = written.read_text()
-    for words in (
-        "Table 1",
-        "Paired differences",
-        "What the paper leaves open",
-        "chosen on validation data by `python -m studies sweep bo4sc --learning-rate 7`",
-        "set for 20 seeds, and this run has 2",
-        "measured, not judged",
-    ):
+    for words in ("Table 1", "Paired differences", "set for 20 seeds, and this run has 2", "measured, not judged"):
         assert words in text
-    assert "http://" not in text.replace("http://www.w3.org", "").replace("http://purl.org", "")
+    weights = figures.read(written.parent / "results.json")["weights"]
+    assert weights["epochs"][-1] == 5
+    assert len(weights["history"]) == len(weights["epochs"]) <= figures.HISTORY_ROWS + 1
 
 
 def test_the_report_comes_from_files_alone(written, tmp_path, capsys):
@@ -108,9 +70,6 @@ def test_the_report_comes_from_files_alone(written, tmp_path, capsys):
         again = bo4sc.reproduce(source=written.parent / name, out=tmp_path)
         assert again.read_text() == written.read_text()
     assert "ECE-10" in capsys.readouterr().out
-
-
-def test_a_result_file_without_figures_still_gives_a_report(written, tmp_path):
     alone = tmp_path / "alone.json"
     alone.write_bytes((written.parent / "results.json").read_bytes())
     assert "There are no figures" in bo4sc.reproduce(source=alone, out=tmp_path).read_text()
@@ -126,14 +85,6 @@ def test_settings_file_names_its_origin_or_none(tmp_path):
         file.write_text(wrong)
         with pytest.raises(ValueError, match="must hold arguments of BO4SC"):
             bo4sc.chosen_settings(file)
-
-
-def test_settings_of_bo4sc_are_written_for_each_set(written):
-    methods = read_results(written.parent / "results.json").config["methods"]
-    assert set(methods["bo4sc"]) == set(SETS)
-    assert "steps=20" in methods["bo4sc"]["bac"]
-    assert "steps=5" in methods["bo4sc"]["blobs-1.7"]
-    assert methods["standard"].startswith("Standard(")
 
 
 def test_control_differs_from_bo4sc_only_by_the_weights():
@@ -199,12 +150,6 @@ def test_flipped_labels_are_known():
     np.testing.assert_array_equal(clean.task.val.labels, noisy.task.val.labels)
 
 
-def test_history_of_weights_ends_with_the_final_ones(written):
-    numbers = figures.read(written.parent / "results.json")["weights"]
-    assert numbers["epochs"][-1] == 20
-    assert len(numbers["history"]) == len(numbers["epochs"]) <= figures.HISTORY_ROWS + 1
-
-
 def test_the_meter_shares_a_populations_time():
     meter = Meter()
     with meter([3, 5]):
@@ -216,23 +161,6 @@ def test_the_meter_shares_a_populations_time():
         assert meter.costs[3].peak_memory > 200_000_000
 
 
-@pytest.mark.parametrize("name", ["blobs-1.3", "bac"])
-def test_one_prediction_call_equals_separate_calls(name):
-    prepared = prepare(name, 0)
-    fitted = Standard(hidden=(4,), epochs=5).fit(prepared.task)
-    fresh = reference(name, 300)
-    record = measure(fitted, prepared, fresh)
-    x, labels = prepared.problem.test
-    assert record["ece15"] == pytest.approx(on_sample(predict(fitted, prepared.scale(x)), labels)["ece15"], rel=1e-5)
-    found = against_truth(predict(fitted, prepared.scale(fresh.inputs)), fresh.posterior)
-    assert record["true_ece"] == pytest.approx(found["true_ece"], rel=1e-4)
-    if fresh.grid is None:
-        assert record["share_map_above_90"] is None
-    else:
-        on_map = predict(fitted, prepared.scale(fresh.grid)).confidence > 0.9
-        assert record["share_map_above_90"] == pytest.approx(on_map.mean(), abs=1e-3)
-
-
 def test_report_of_one_method_makes_no_other_claims(written):
     content = read_results(written.parent / "results.json")
     own = content._replace(records=[r for r in content.records if r["method"] == "self-calibrated"])
@@ -242,48 +170,27 @@ def test_report_of_one_method_makes_no_other_claims(written):
     assert "self-calibrated: true ECE at most" in text
 
 
-def stored(name="bo4sc"):
-    """A stored run; an installed package has none."""
-    file = Path(__file__).parents[2] / "results" / f"{name}.json"
-    return read_results(file) if file.exists() else pytest.skip("no results beside the tests")
-
-
-def test_report_says_whether_seeds_were_used_in_development():
-    content = stored()
-    further = content._replace(records=[r | {"seed": r["seed"] + 1000} for r in content.records])
-    assert "bo4sc-more-seeds.json holds others" in page.caveats(content)
-    assert "used while" not in page.caveats(further)
-
-
-def fits_a_screen(text):
-    """With the two lines after it, which name the page and the time."""
-    return len(text.splitlines()) <= 22 and max(map(len, text.splitlines())) <= 100
-
-
-def test_the_last_screen_shows_the_papers_table():
-    content = stored()
+def test_a_quick_run_judges_no_targets_and_its_screen_says_so():
+    content = read_results(STORED / "bo4sc.json")
     few = content._replace(records=[r for r in content.records if r["seed"] < 3])
-    whole, quick = page.to_terminal(content), page.to_terminal(few)
-    assert fits_a_screen(whole)
-    assert fits_a_screen(quick)
+    screens = whole, quick = page.to_terminal(content), page.to_terminal(few)
+    for text in screens:  # two lines come after it, which name the page and the time
+        assert len(text.splitlines()) <= 22
+        assert max(map(len, text.splitlines())) <= 100
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in whole.splitlines() if line.startswith("|")]
     (row,) = [row for row in rows if row[:2] == ["blobs-1.7", "bo4sc"]]
     assert (row[2], row[5]) == ("0.016", "0.859")
-    ece = mean(content.records, "ece10", "blobs-1.7", "bo4sc")
-    assert row[3].startswith(f"{ece.value:.3f} ± ")
+    assert row[3].startswith(f"{mean(content.records, 'ece10', 'blobs-1.7', 'bo4sc').value:.3f} ± ")
     assert "(in the paper: 5); below isotonic's on" in whole
     assert "cannot decide" not in whole
     assert "3 seeds cannot decide the targets" in quick
-
-
-def test_a_quick_run_judges_no_targets():
-    content = stored()
-    few = content._replace(records=[r for r in content.records if r["seed"] < 3])
     assert "missed" in page.make_report(content, {}).to_markdown()
-    text = page.make_report(few, {}).to_markdown()
-    assert "| missed" not in text
-    assert "bo4sc: mean ECE-10 below standard's on all sets" in text
-    assert "which are not judged here" in text
+    page_of_few = page.make_report(few, {}).to_markdown()
+    assert "| missed" not in page_of_few
+    assert "which are not judged here" in page_of_few
+    further = content._replace(records=[r | {"seed": r["seed"] + 1000} for r in content.records])
+    assert "bo4sc-more-seeds.json holds others" in page.caveats(content)
+    assert "used while" not in page.caveats(further)
 
 
 def test_one_certain_error_does_not_make_the_nll_infinite():
@@ -304,8 +211,7 @@ def test_a_fitted_set_takes_the_settings_of_its_original(tmp_path, eager):
     assert {(r["dataset"], r["method"]) for r in content["records"]} == {(name, "bo4sc"), (name, "standard-matched")}
 
 
-def test_fitted_sets_are_shown_beside_the_printed_cells(tmp_path, capsys):
-    stored = Path(__file__).parents[2] / "results" / "bo4sc-fitted.json"
-    bo4sc.reproduce(source=stored, out=tmp_path)
-    (row,) = (line for line in capsys.readouterr().out.splitlines() if "fitted-blobs-1.7" in line and "bo4sc" in line)
+def test_fitted_sets_are_shown_beside_the_printed_cells():
+    text = page.to_terminal(read_results(STORED / "bo4sc-fitted.json"))
+    (row,) = (line for line in text.splitlines() if "fitted-blobs-1.7" in line and "bo4sc" in line)
     assert {"0.016", "0.859"} <= {cell.strip() for cell in row.split("|")}

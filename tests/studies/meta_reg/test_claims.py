@@ -47,8 +47,8 @@ def made(**by_method: dict[str, float]) -> list[RunGroup]:
 
 def claim(group: RunGroup, part: str) -> Claim:
     """The claim about a group whose statement has this part."""
-    (found,) = [own for own in measured_claims.CLAIMS if part in own.statement]
-    return found(group)
+    ((statement, found),) = [(s, own) for s, own in measured_claims.CLAIMS.items() if part in s]
+    return found.judge(statement, group)
 
 
 def by_statement(found: list[Any], start: str) -> Any:
@@ -176,8 +176,8 @@ def test_measured_claims_say_what_was_not_run() -> None:
     missing = judged["the spread of γ over the test images grows during training (flg-sece)"]
     assert (missing.measured, missing.verdict) == ("not yet measured", "not yet measured")
     assert len(found) == 1 + len(measured_claims.CLAIMS)
-    for own in measured_claims.CLAIMS:
-        assert own(group_of(record("recommended"))).holds is None
+    for statement, own in measured_claims.CLAIMS.items():
+        assert own.judge(statement, group_of(record("recommended"))).holds is None
     assert "flg-sece-published" in claim(group_of(record("published-relu")), "positive").note
 
 

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from calibrant.methods.catalogue import IMAGE_METHODS
-from studies.images import SHIFTS
 from studies.meta_reg import figures, tables
 from studies.meta_reg.claims import Claim
 from studies.meta_reg.groups import RunGroup, groups
@@ -98,12 +97,6 @@ def test_a_gamma_net_without_bounds_has_none() -> None:
     table = tables.further(group_of(*(record(m, gamma_on_bound=0.5) for m in ("flg-sece", "flg-sece-published"))))
     position = [column.name for column in table.columns].index("γ on bound %")
     assert [row[position] for row in table.rows] == ["50.0", None]
-
-
-def test_shifts_are_summarised_by_their_mean() -> None:
-    levels = {name: {"error": k / 100, "ece": 0.1, "nll": 0.3} for k, name in enumerate(SHIFTS)}
-    ((method, error, ece, scaled, *_),) = tables.shifts(group_of(record("ce", shifts=levels))).rows
-    assert (method, error, ece, scaled) == ("ce", "3.50", "10.00", None)
 
 
 def test_claims_share_their_remarks_below_the_table() -> None:
