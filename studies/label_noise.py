@@ -93,10 +93,10 @@ def noise_targets(records: Records) -> list[Verdict]:
     def where(case: tuple[float, str]) -> str:
         return f"{case[1]} {case[0]:.0%}"
 
-    def never_above(own: str) -> Verdict:
-        losses = {case: gap("nll", own, rivals[case], case) for case in every}
+    def never_above(method: str) -> Verdict:
+        losses = {case: gap("nll", method, rivals[case], case) for case in every}
         return judge(
-            f"{own}: NLL not significantly above the better of bo4sc's and standard-stopped's, clean and flipped "
+            f"{method}: NLL not significantly above the better of bo4sc's and standard-stopped's, clean and flipped "
             "(paired difference)",
             [Case(f"{where(c)} ({rivals[c]})", d, not_significantly_above_zero(d)) for c, d in losses.items()],
         )
@@ -118,7 +118,7 @@ def noise_targets(records: Records) -> list[Verdict]:
             f"bo4sc: AUROC of suspects at least {AUROC} on blobs",
             [Case(where(case), area, at_least(area, AUROC)) for case, area in areas.items()],
         ),
-        *(never_above(own) for own in ("self-calibrated", POOLED) if any(r["method"] == own for r in records)),
+        *(never_above(name) for name in ("self-calibrated", POOLED) if any(r["method"] == name for r in records)),
     ]
 
 

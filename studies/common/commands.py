@@ -26,4 +26,5 @@ COMMANDS = {
 
 def command_of(experiment: object) -> str | None:
     """The command that writes the results of an experiment; None for a name that is not an experiment's."""
-    return next((f"python -m studies {name}" for name, own in COMMANDS.items() if own.experiment == experiment), None)
+    names = [name for name, command in COMMANDS.items() if command.experiment == experiment]
+    return f"python -m studies {names[0]}" if names else None

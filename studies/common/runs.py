@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import os
 import sys
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -89,7 +88,7 @@ class Training(Generic[Given]):
             StudyProgress.active.start(key for key, _ in self.planned)
         plan = [(key["method"], method, prepared[_place(key)]) for key, method in self.planned]
         runs = run_all(plan, device=self.device)
-        with few_threads():
+        with threads_limited_to(min(FEW, torch.get_num_threads())):  # joblib limits those of its workers
             return {key: self.measure(key, run) for (key, _), run in zip(self.planned, runs, strict=True)}
 
 
@@ -155,15 +154,7 @@ def warm_up(device: str | None) -> None:
 
 
 FEW = 4
-
-
-def few_threads() -> AbstractContextManager[None]:
-    """Limit the number of threads: measuring works on small arrays, for which many threads are slower.
-
-    On a machine with a GPU, usually three processes measure at the same time, so each gets a third of the cores.
-    """
-    cores = (os.cpu_count() or 1) // (3 if torch.cuda.is_available() else 1)
-    return threads_limited_to(min(FEW, torch.get_num_threads(), max(1, cores)))  # joblib limits those of its workers
+"""Threads for measuring: it works on small arrays, for which many threads are slower."""
 
 
 @contextmanager

@@ -2,18 +2,6 @@
 
 from studies.images.noisy import NOISY_LABELS, load_noisy_labels
 from studies.images.published import SOURCES, download_missing, load_parts
-from studies.images.shifts import SHIFTS, Shift, brightness, contrast, gaussian_blur, gaussian_noise
+from studies.images.shifts import SHIFTS
 
-__all__ = [
-    "NOISY_LABELS",
-    "SHIFTS",
-    "SOURCES",
-    "Shift",
-    "brightness",
-    "contrast",
-    "download_missing",
-    "gaussian_blur",
-    "gaussian_noise",
-    "load_noisy_labels",
-    "load_parts",
-]
+__all__ = ["NOISY_LABELS", "SHIFTS", "SOURCES", "download_missing", "load_noisy_labels", "load_parts"]

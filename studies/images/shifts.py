@@ -8,31 +8,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from calibrant.base.settings import check_choice
 from calibrant.data.vision.augment import unit_range
 
 
-def gaussian_noise(images: Tensor, strength: float = 0.02, *, seed: int = 0) -> Tensor:
+def gaussian_noise(images: Tensor, strength: float, *, seed: int = 0) -> Tensor:
     """Independent Gaussian noise of standard deviation ``strength`` on every pixel and channel.
 
     The noise is drawn on the images' device and is a function of ``seed`` there.
     """
-    _require(0 <= strength < math.inf, "at least 0 and finite", strength)
     generator = torch.Generator(images.device).manual_seed(seed)
     x = unit_range(images)
     noise = torch.randn(x.shape, generator=generator, device=x.device, dtype=x.dtype)
     return _like(x + strength * noise, images)
 
 
-def gaussian_blur(images: Tensor, strength: float = 0.5, *, seed: int = 0) -> Tensor:
+def gaussian_blur(images: Tensor, strength: float, *, seed: int = 0) -> Tensor:
     """Convolution with a Gaussian of standard deviation ``strength`` pixels, reflected at the borders."""
-    _require(0 < strength < math.inf, "positive and finite", strength)
     x = unit_range(images)
     channels, radius = x.shape[1], min(math.ceil(3 * strength), *(size - 1 for size in x.shape[2:]))
     offsets = torch.arange(-radius, radius + 1, device=x.device, dtype=x.dtype)
@@ -43,63 +40,34 @@ def gaussian_blur(images: Tensor, strength: float = 0.5, *, seed: int = 0) -> Te
     return _like(x, images)
 
 
-def contrast(images: Tensor, strength: float = 0.5, *, seed: int = 0) -> Tensor:
+def contrast(images: Tensor, strength: float, *, seed: int = 0) -> Tensor:
     """Each pixel's distance from the mean of its image and channel times ``strength``; 1 changes nothing."""
-    _require(0 <= strength < math.inf, "at least 0 and finite", strength)
     x = unit_range(images)
     middle = x.mean((2, 3), keepdim=True)
     return _like(middle + strength * (x - middle), images)
 
 
-def brightness(images: Tensor, strength: float = 0.5, *, seed: int = 0) -> Tensor:
+def brightness(images: Tensor, strength: float, *, seed: int = 0) -> Tensor:
     """Every pixel times ``strength``: below 1 darker, above 1 brighter."""
-    _require(0 <= strength < math.inf, "at least 0 and finite", strength)
     return _like(strength * unit_range(images), images)
 
 
-_KINDS: dict[str, Callable[..., Tensor]] = {
-    "noise": gaussian_noise,
-    "blur": gaussian_blur,
-    "contrast": contrast,
-    "brightness": brightness,
+SHIFTS: dict[str, Callable[..., Tensor]] = {
+    "noise-1": partial(gaussian_noise, strength=0.02),
+    "noise-2": partial(gaussian_noise, strength=0.04),
+    "blur-1": partial(gaussian_blur, strength=0.5),
+    "blur-2": partial(gaussian_blur, strength=0.8),
+    "contrast-1": partial(contrast, strength=0.5),
+    "contrast-2": partial(contrast, strength=0.3),
+    "brightness-1": partial(brightness, strength=0.5),
+    "brightness-2": partial(brightness, strength=0.3),
 }
+"""The shifts of the experiments, by name: ``shift(images, seed=0)`` for uint8 images or floats in [0, 1].
 
-
-@dataclass(frozen=True)
-class Shift:
-    """One kind of change at one strength: ``shift(images, seed=0)`` for uint8 images or floats in [0, 1].
-
-    The result has the type and range of its input.
-    """
-
-    kind: str
-    strength: float
-
-    def __post_init__(self) -> None:
-        check_choice("kind", self.kind, _KINDS)
-
-    def __call__(self, images: Tensor, seed: int = 0) -> Tensor:
-        return _KINDS[self.kind](images, self.strength, seed=seed)
-
-
-SHIFTS: dict[str, Shift] = {
-    "noise-1": Shift("noise", 0.02),
-    "noise-2": Shift("noise", 0.04),
-    "blur-1": Shift("blur", 0.5),
-    "blur-2": Shift("blur", 0.8),
-    "contrast-1": Shift("contrast", 0.5),
-    "contrast-2": Shift("contrast", 0.3),
-    "brightness-1": Shift("brightness", 0.5),
-    "brightness-2": Shift("brightness", 0.3),
-}
-"""The shifts of the experiments, by name."""
+The result has the type and range of its input.
+"""
 
 
 def _like(x: Tensor, images: Tensor) -> Tensor:
     x = x.clamp(0, 1)
     return x if images.is_floating_point() else (255 * x).round().to(torch.uint8)
-
-
-def _require(holds: bool, what: str, strength: float) -> None:
-    if not holds:
-        raise ValueError(f"strength must be {what}; got {strength}.")

@@ -51,8 +51,9 @@ def compared(results: Results) -> Compared:
     for record in records:
         splits[record["method"]].add((record["table"], record["seed"]))
     wanted = splits.get(OWN) or max(splits.values(), key=len, default=set())
-    complete = [method for method, own in splits.items() if own and wanted <= own]
-    partial = {method: len(wanted & own) for method, own in splits.items() if own and not wanted <= own}
+    measured = {method: wanted & of_method for method, of_method in splits.items() if of_method}
+    complete = [method for method, common in measured.items() if common == wanted]
+    partial = {method: len(common) for method, common in measured.items() if common != wanted}
     return Compared(records, complete, partial)
 
 

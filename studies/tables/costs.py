@@ -31,11 +31,14 @@ def is_cost(record: Mapping[str, Any]) -> bool:
 
 
 def cost_jobs(
-    keys: Sequence[Key], own: Mapping[str, Method], paths: Mapping[str, Source], tables: Mapping[str, Mapping[str, Any]]
+    keys: Sequence[Key],
+    methods: Mapping[str, Method],
+    paths: Mapping[str, Source],
+    tables: Mapping[str, Mapping[str, Any]],
 ) -> list[Job]:
     """Measure one fit per key: the methods of a table one after the other, the smallest table first."""
     order = sorted(keys, key=lambda key: tables[key["table"]]["rows"])
-    return [partial(measure_cost, paths[key["table"]], key, own.get(key["method"])) for key in order]
+    return [partial(measure_cost, paths[key["table"]], key, methods.get(key["method"])) for key in order]
 
 
 def measure_cost(path: Source, key: Key, method: Method | None) -> dict[Key, Record]:

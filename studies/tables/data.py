@@ -77,8 +77,8 @@ class Split:
     def copied(self) -> np.ndarray:
         """Whether each row of the test part has an exact copy in the training or validation part."""
         parts = [part.inputs.numpy() for part in (self.task.train, self.task.val) if part is not None]
-        known = {row.tobytes() for part in parts for row in np.ascontiguousarray(part)}
-        return np.array([row.tobytes() in known for row in np.ascontiguousarray(self.inputs.numpy())])
+        training_rows = {row.tobytes() for part in parts for row in np.ascontiguousarray(part)}
+        return np.array([row.tobytes() in training_rows for row in np.ascontiguousarray(self.inputs.numpy())])
 
     def record(
         self, method: str, output: ClassifierOutput | None, failure: str | None = None, **cost: Any

@@ -137,8 +137,8 @@ def plan(
         fields = line["key"]
         if fields["table"] in examined.unsuitable:
             return make_key(settings="", code="unsuitable", **fields)
-        known = examined.tables.get(fields["table"])
-        return key(known["sha256"] if known else line["data"], **fields) if fields["method"] in settings else None
+        about = examined.tables.get(fields["table"])
+        return key(about["sha256"] if about else line["data"], **fields) if fields["method"] in settings else None
 
     def make(store: Store, missing: list[Key]) -> None:
         if costs:

@@ -93,7 +93,7 @@ def _time(records: Sequence[Record]) -> Verdict:
         f"Seconds to fit {OWN} on {THREADS} threads, summed over tables: at most those of {RIVAL} and {FORMER} together"
     )
     names = (OWN, RIVAL, FORMER)
-    seconds = np.array([[own[name] for name in names] for own in costs_of(records, "seconds", names).values()])
+    seconds = np.array([[costs[name] for name in names] for costs in costs_of(records, "seconds", names).values()])
     if not len(seconds):
         return Verdict(statement)
     ours, rival, former = seconds.sum(0)

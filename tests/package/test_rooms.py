@@ -38,7 +38,7 @@ ROOMS = LEAVES | {
 CEILINGS = {
     "": 100,
     "base": 750,
-    "bilevel": 4_750,
+    "bilevel": 4_700,
     "cli": 550,
     "data": 2_750,
     "estimators": 1_350,

@@ -4,7 +4,6 @@ import doctest
 import json
 import math
 import re
-import sys
 from html.parser import HTMLParser
 
 import numpy as np
@@ -130,12 +129,6 @@ def test_the_page_is_written_with_its_figures(report, tmp_path):
     assert files == ["one.png", "one.svg", "two.png", "two.svg"]
 
 
-def test_without_jinja2_a_sentence_names_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(ImportError, match=r"calibrant\[report\]"):
-        Report("Title").to_html()
-
-
 @pytest.mark.parametrize("module", [builder, calibrant.report])
 def test_examples_run(module):
     assert doctest.testmod(module).failed == 0
@@ -255,13 +248,6 @@ def test_parts_of_another_shape_are_refused(tmp_path, part):
 def test_a_command_is_kept_without_the_folders_of_this_machine(monkeypatch, argument, kept):
     monkeypatch.setattr("sys.argv", ["/usr/bin/calibrant", "bench", argument])
     assert command() == f"calibrant bench {kept}"
-
-
-def test_provenance_names_the_machine_of_the_runs():
-    facts = provenance({"seeds": 3, "machine": {"gpu": "H"}}, note="remade")
-    assert (facts["config"], facts["machine"], facts["note"]) == ({"seeds": 3}, {"gpu": "H"}, "remade")
-    assert facts["command"]
-    assert facts["date"].endswith("UTC")
 
 
 def test_records_are_selected_by_their_fields():

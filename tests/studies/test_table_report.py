@@ -75,14 +75,10 @@ def test_tables_that_settings_were_tried_on_are_told_apart():
 
 
 def test_a_users_folder_has_no_tried_tables():
-    methods = ["self-calibrated", "temperature"]
-    own = results_of(scored([[0.1, 0.2]] * 3, methods))
-    for text in (to_terminal(own), make_report(own).to_markdown()):
-        assert "untried" not in text
-        assert "tried on" not in text.replace("settings tried on it", "")
-    assert "How the defaults were found" not in make_report(own).to_markdown()
-    mixed = make_report(results_of(scored([[0.1, 0.2]] * 2, methods, ["pima", "mine"])))
-    assert "How the defaults were found" in mixed.to_markdown()
+    own, mixed = (results_of(scored([[0.1, 0.2]] * 2, [OWN, "temperature"], names)) for names in (None, ["pima", "x"]))
+    texts = to_terminal(own), make_report(own).to_markdown(), make_report(mixed).to_markdown()
+    assert ["untried" in text for text in texts] == [False, False, True]
+    assert ["How the defaults were found" in text for text in texts] == [False, False, True]
 
 
 def test_methods_that_lack_splits_are_not_ranked():
@@ -231,20 +227,14 @@ def test_prediction_is_judged_on_the_slowest_table_of_our_method(slow, holds):
     assert [row[-1] for row in cost_sheet(found)[1]] == [1.0, slow, 1.0, 2 + slow, slow]
 
 
-def test_seconds_of_scores_do_not_count():
-    assert [verdict.holds for verdict in cost_targets(records())] == [None, None, None]
+def test_only_tables_with_all_costs_count_and_only_our_method_is_judged():
+    assert [verdict.holds for verdict in cost_targets(records())] == [None, None, None]  # seconds of scores
     assert cost_sheet(records())[1] == []
-
-
-def test_a_table_counts_only_where_all_three_were_timed():
     some = [r for r in costs() if (r["table"], r["method"]) != ("a", RIVAL)]
     assert [row[0] for row in cost_sheet(some)[1]] == ["b", "c", "sum", "largest"]
     assert "on 2 tables" in cost_targets(some)[0].note
-
-
-def test_without_our_method_nothing_is_judged():
-    found = compared(results_of([r for r in records() if r["method"] != OWN]))
-    assert [verdict.holds for verdict in score_targets(found, 0.25)] == [None] * 6
+    others = compared(results_of([r for r in records() if r["method"] != OWN]))
+    assert [verdict.holds for verdict in score_targets(others, 0.25)] == [None] * 6
 
 
 def test_an_interval_covers_what_it_is_of():

@@ -13,18 +13,9 @@ import pytest
 import torch
 
 from calibrant.data.vision import Images, split
-from studies.images import (
-    SHIFTS,
-    SOURCES,
-    brightness,
-    contrast,
-    download_missing,
-    gaussian_blur,
-    gaussian_noise,
-    load_noisy_labels,
-    load_parts,
-)
+from studies.images import SHIFTS, SOURCES, download_missing, load_noisy_labels, load_parts
 from studies.images.published import Archive, read_cifar
+from studies.images.shifts import brightness, contrast, gaussian_blur, gaussian_noise
 from tests.studies.images import cases
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*images, but")
@@ -328,9 +319,9 @@ def test_every_shift_keeps_type_shape_and_range_and_repeats(name):
     assert torch.equal(pickle.loads(pickle.dumps(shift))(x), shifted)
     unit = shift(x.double() / 255)
     assert 0 <= unit.min() < unit.max() <= 1
-    if shift.kind != "noise":  # which is drawn in the images' own precision
+    if not name.startswith("noise"):  # which is drawn in the images' own precision
         assert ((255 * unit).round() - shifted).abs().max() <= 1
-    weaker = SHIFTS[f"{shift.kind}-1"](x)
+    weaker = SHIFTS[f"{name[:-1]}1"](x)
     assert name.endswith("1") or (shifted.float() - x).abs().mean() > (weaker.float() - x).abs().mean() > 0
 
 
@@ -360,7 +351,3 @@ def test_contrast_keeps_each_channels_mean_and_brightness_scales():
     torch.testing.assert_close(flat.std((2, 3)), 0.4 * x.std((2, 3)))
     torch.testing.assert_close(brightness(x, 0.25), 0.25 * x)
     assert brightness(x, 3.0).max() == 1
-    with pytest.raises(ValueError, match="strength must be positive"):
-        gaussian_blur(pixels(), 0.0)
-    with pytest.raises(ValueError, match="strength must be at least 0"):
-        gaussian_noise(pixels(), -1.0)
