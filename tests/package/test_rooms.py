@@ -45,7 +45,7 @@ CEILINGS = {
     "export": 400,
     "integrations": 250,
     "losses": 500,
-    "methods": 3_800,
+    "methods": 3_700,
     "metrics": 1_500,
     "models": 1_250,
     "plots": 700,
