@@ -116,6 +116,7 @@ def test_what_was_learned():
     np.testing.assert_array_equal(fitted.sample_weights_history_[-1], fitted.sample_weights_)
     crossfitted = clone(QUICK["self-calibrated"]).fit(X, y)
     assert crossfitted.candidate_ == "pooled"
+    assert crossfitted.history_.keys() == fitted.history_.keys()
     assert crossfitted.l2_.shape == (3,)  # two layers, and the embedding's own
     assert crossfitted.label_noise_ is None
 

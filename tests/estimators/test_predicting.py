@@ -127,6 +127,7 @@ def test_flipped_labels_are_suspected(quick):
         assert fitted.candidate_ == "label noise"
         assert isinstance(fitted.label_noise_, float)
         assert 0.05 < fitted.label_noise_ < 0.3
+        assert len(fitted.history_["inner_loss"]) == 36  # the chosen run has three times the epochs
     with pytest.raises(ValueError, match="or neither"):
         fitted.suspects(X)
     with pytest.raises(ValueError, match="whole number"):

@@ -154,6 +154,7 @@ class NetworkClassifier(RejectMixin, ClassifierMixin, BaseEstimator):
         self.scaling_, self.projection_ = preparation
         self.train_indices_, self.validation_indices_ = rows, held
         self.training_digest_ = digest(X, codes)
+        self.history_ = {name: values.double().numpy() for name, values in fitted.extras["history"].items()}
         self._keep(fitted, samples)
         self.learned_ = self._learned(samples, val)
 

@@ -137,7 +137,6 @@ class BO4SCClassifier(NetworkClassifier):
 
     def _keep(self, fitted: Fitted, samples: Samples) -> None:
         learned, rows, n = fitted.extras, self.train_indices_, len(samples)
-        self.history_ = {name: values.double().numpy() for name, values in learned["history"].items()}
         for name in ("l2", "label_smoothing"):
             if name in learned:
                 setattr(self, f"{name}_", learned[name].double().numpy())

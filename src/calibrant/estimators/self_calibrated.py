@@ -135,6 +135,9 @@ class SelfCalibratedClassifier(SelectiveMixin, NetworkClassifier):
         The column number of each training row's class, and the number of its group (None without groups).
     train_indices_, validation_indices_ : arrays of int
         The training rows and the held-out rows of X.
+    history_ : dict of (outer steps,) arrays
+        ``inner_loss``, ``outer_loss`` and ``gradient_norm`` (of the hypergradient): means over the networks of the
+        chosen candidate, those that embed the columns if there are two kinds.
 
     Examples
     --------

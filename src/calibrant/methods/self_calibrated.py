@@ -70,7 +70,9 @@ class Candidate(Method):
         return self.settings.network(task)
 
     def result(self, task: Task, outcomes: Sequence[TrainedNetwork]) -> Any:
-        return CrossFit.of([(o.solution, o.task) for o in outcomes if isinstance(o.task, FoldTask)])
+        fit = CrossFit.of([(o.solution, o.task) for o in outcomes if isinstance(o.task, FoldTask)])
+        each = {name: torch.stack([o.history[name] for o in outcomes], 1) for name in outcomes[0].history}
+        return replace(fit, history={name: losses.double().mean(1) for name, losses in each.items()})
 
     def data(self, task: Task) -> dict[str, Any]:
         assert isinstance(task, FoldTask)
@@ -174,7 +176,7 @@ def weighed(fits: Sequence[CrossFit]) -> CrossFit:
     mixed = {share: torch.lerp(pair[0][complete], pair[1][complete], share) for share in (0.5, 0.25, 0.75)}
     share = min(mixed, key=lambda share: last_step(mixed[share], first.data, rows[complete]).loss)
     shares = (*([1 - share] * len(first.heads)), *([share] * len(second.heads)))
-    return CrossFit((*first.heads, *second.heads), (*first.folds, *second.folds), first.data, shares)
+    return CrossFit((*first.heads, *second.heads), (*first.folds, *second.folds), first.data, shares, first.history)
 
 
 def preferable(rival: tuple[CrossFit, Mixture], present: tuple[CrossFit, Mixture], *, least: int = 10) -> bool:

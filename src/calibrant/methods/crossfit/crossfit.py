@@ -88,6 +88,8 @@ class CrossFit:
     data: Samples
     shares: tuple[float, ...] | None = None
     """The weight of each network in the mean; None: equal weights."""
+    history: dict[str, Tensor] = field(default_factory=dict)
+    """Losses and hypergradient norms of each outer step: means over the networks of the first kind."""
 
     @classmethod
     def of(cls, trained: Sequence[tuple[Any, FoldTask]]) -> CrossFit:
@@ -230,7 +232,7 @@ def calibrated_mean(fit: CrossFit, candidate: str, train: int) -> Mixture:
     rows = fit.rows("judge")
     last = last_step(logits[rows], data, rows)
     extras: dict[str, Any] = {"candidate": candidate, "temperature": last.temperature, "lapse": last.lapse}
-    extras["bias"] = torch.from_numpy(last.bias)
+    extras["bias"], extras["history"] = torch.from_numpy(last.bias), fit.history
     with torch.no_grad():
         extras |= head.problem.outer_view.run(head.phi, read_outer)
     means: dict[str, Any] = {"pool": "logits", "shares": fit.shares, "failure": failure(*fit.heads)}
