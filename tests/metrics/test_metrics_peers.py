@@ -70,6 +70,14 @@ def test_relplot_kernel_on_a_fine_grid(sigma):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_relplot_as_it_is(seed):
+    relplot = pytest.importorskip("relplot")
+    confidence, correct = random_pairs(2000, seed)
+    theirs = relplot.smECE(confidence, correct.astype(float))
+    assert metrics.smooth_ece(confidence=confidence, correct=correct) == pytest.approx(theirs, abs=1.5e-3)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_scikit_learn(seed):
     probs, labels = random_probs(seed=seed)
     weight = np.random.default_rng(seed).random(len(labels))
@@ -88,3 +96,9 @@ def test_reliability_bins_against_scikit_learn():
     filled = table.share > 0
     np.testing.assert_allclose(table.accuracy[filled], accuracy, atol=1e-6)
     np.testing.assert_allclose(table.confidence[filled], mean, atol=1e-6)
+    # scikit-learn's quantile edges open the next bin and interpolate, so its bins of equal mass differ by a sample
+    order = np.argsort(confidence)[:600].reshape(20, 30)
+    pairs = {"confidence": confidence[order.ravel()], "correct": correct[order.ravel()]}
+    table = metrics.reliability_bins(**pairs, bins=20, scheme="mass")
+    np.testing.assert_allclose(table.accuracy, correct[order].mean(axis=1), atol=1e-12)
+    np.testing.assert_allclose(table.confidence, confidence[order].mean(axis=1), atol=1e-12)

@@ -35,8 +35,9 @@ def saturated_pairs(n=200, seed=3):
 @pytest.mark.parametrize("pairs", [random_pairs(200), saturated_pairs()], ids=["inside", "saturated"])
 def test_fixed_bandwidth_follows_the_definition(sigma, pairs):
     confidence, correct = pairs
-    got = metrics.smooth_ece(confidence=confidence, correct=correct, bandwidth=sigma)
-    assert got == pytest.approx(direct_smece(confidence, correct, sigma), abs=1e-6)
+    for weight in (None, np.random.default_rng(0).random(200)):
+        got = metrics.smooth_ece(confidence=confidence, correct=correct, bandwidth=sigma, sample_weight=weight)
+        assert got == pytest.approx(direct_smece(confidence, correct, sigma, weight), abs=1e-6)
 
 
 @pytest.mark.parametrize("pairs", [random_pairs(200), saturated_pairs()], ids=["inside", "saturated"])

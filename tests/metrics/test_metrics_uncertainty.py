@@ -165,6 +165,8 @@ def test_compare_is_paired():
     assert back.difference == -result.difference
     assert (back.low, back.high) == pytest.approx((-result.high, -result.low), abs=1e-12)
     assert back.p_value == pytest.approx(result.p_value)
+    by_argument = metrics.compare(probs, softer, labels, metric=metrics.ece, bins=10)
+    assert metrics.compare(probs, softer, labels, metric=functools.partial(metrics.ece, bins=10)) == by_argument
 
 
 def test_compare_takes_pairs():

@@ -34,6 +34,8 @@ def test_the_page_needs_nothing_else_and_escapes_everything(tmp_path):
     assert page.count("<script") == 2
     assert 'http-equiv="Content-Security-Policy"' in page
     assert page.index(result.verdict.sentence[:20]) < page.index("Does confidence match accuracy?")
+    assert "onerror" in page
+    assert "onerror" not in result.to_html(rows=False)
 
 
 def embedded(page):

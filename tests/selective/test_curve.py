@@ -117,9 +117,12 @@ def test_single_sample():
     assert augrc([0.7], [False]) == 0.5
 
 
-def test_percentages_are_refused():
+def test_percentages_and_bad_confidences_are_refused():
     with pytest.raises(ValueError, match="must be a fraction"):
         risk_at_coverage(CONFIDENCE, CORRECT, 90)
+    for confidence, sentence in (([], "at least one row"), ([0.5, np.nan], "NaN"), ([0.5, 1.5], r"\[0, 1\]")):
+        with pytest.raises(ValueError, match=sentence):
+            aurc(np.array(confidence), np.ones(len(confidence), bool))
 
 
 def test_a_risk_that_is_met_exactly_is_allowed():

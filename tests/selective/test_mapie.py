@@ -11,7 +11,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold, StratifiedShuffleSplit
 from sklearn.utils import check_random_state
 
-from calibrant.selective import APS, LAC, RAPS, conformal_rule, cross_conformal_rule
+from calibrant.selective import APS, LAC, RAPS, CrossSetRule, SetRule, conformal_rule, cross_conformal_rule
 from calibrant.selective.conformal import conformal_quantile
 from calibrant.selective.set_scores import rank_classes
 from tests.blobs import blobs
@@ -35,6 +35,13 @@ class Given(ClassifierMixin, BaseEstimator):
 
     def __sklearn_is_fitted__(self):
         return True
+
+
+class Inclusive(APS):
+    """ρ + p: what MAPIE compares with its quantile for a deterministic set."""
+
+    def __call__(self, classes, u=1.0):
+        return classes.above + classes.proba
 
 
 def sample(rows=N, seed=0):
@@ -72,6 +79,16 @@ def test_randomised_aps(coverage):
     assert quantile == pytest.approx(inside.quantiles_[0], abs=1e-12)
     own = score(rank_classes(new), 1 - check_random_state(3).uniform(size=(500, 1))) <= quantile
     np.testing.assert_array_equal(own, sets)
+
+
+@pytest.mark.parametrize("coverage", [0.8, 0.9, 0.95])
+def test_deterministic_aps_sets_for_the_same_quantile(coverage):
+    probs, labels = sample()
+    new, _ = sample(500, seed=1)
+    for score, up_to_last in ((APS(), True), (Inclusive(), False)):
+        inside, sets = theirs("aps", coverage, probs, labels, new, include_last_label=up_to_last)
+        rule = SetRule(score, coverage, (float(inside.quantiles_[0]),), N, 5)
+        np.testing.assert_array_equal(rule.apply(new), sets)
 
 
 @pytest.mark.parametrize("coverage", [0.8, 0.9, 0.95])
@@ -113,6 +130,15 @@ def test_cross_conformal_lac(crossed):
     labels, folds, oof, on_new, sets = crossed
     rule = cross_conformal_rule(oof, labels, folds, 0.9, score="lac", allow_empty=True)
     np.testing.assert_array_equal(rule.apply(on_new), sets("lac", agg_scores="crossval"))
+
+
+def test_cross_conformal_aps(crossed):
+    labels, folds, oof, on_new, sets = crossed
+    scores = APS(randomised=True)(rank_classes(oof).at(labels), 1 - check_random_state(3).uniform(size=N))
+    rows = (tuple(values.tolist()) for values in (scores, folds, labels))
+    rule = CrossSetRule(Inclusive(), 0.9, *rows, n_classes=5, allow_empty=True)
+    expected = sets("aps", agg_scores="crossval", conformity_score_params={"include_last_label": True})
+    np.testing.assert_array_equal(rule.apply(on_new), expected)
 
 
 def test_one_final_classifier(crossed):
