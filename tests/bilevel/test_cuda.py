@@ -97,6 +97,16 @@ def test_population_equals_single_runs():
         assert torch.allclose(together.member(k).params, alone.params, rtol=1e-8, atol=1e-10)
 
 
+def test_bfloat16_forward_pass():
+    full, half = (
+        solve(problem("cuda", dtype=torch.float32, autocast=autocast), **settings())
+        for autocast in (None, torch.bfloat16)
+    )
+    assert half.params.dtype == torch.float32
+    assert torch.isfinite(half.phi).all()
+    assert (half.params - full.params).norm() < 0.1 * full.params.norm()
+
+
 def test_a_resumed_run_continues_on_the_gpu(tmp_path):
     """Without outer variables, too: φ is empty, and its device must still be that of the network."""
 
@@ -238,6 +248,13 @@ def test_a_loader_with_workers_runs_while_steps_are_recorded():
             return solve(one, **settings, compile=compile).params
 
     assert torch.allclose(trained("graphs"), trained(None), rtol=1e-7, atol=1e-9)
+
+
+def test_restarted_steps_are_not_recorded():
+    x, y = torch.randn(50, 6).cuda(), torch.randint(0, 3, (50,)).cuda()
+    one = Bilevel(nn.Linear(6, 3).cuda(), train=(x, y))
+    settings = {"hypergradient": Plain(2), "inner_optimizer": SGD(0.05), "outer_steps": 24, "restart": True}
+    assert torch.allclose(solve(one, **settings, compile="graphs").params, solve(one, **settings).params)
 
 
 def test_a_failed_recording_leaves_torch_as_it_was():

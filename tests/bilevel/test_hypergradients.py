@@ -10,8 +10,10 @@ from torch import nn
 
 from calibrant.bilevel import SGD, Adam, Forward, OneStep, Optimizer, Truncated, Unrolled, averaged
 from calibrant.bilevel.gradients.dynamics import Dynamics
+from calibrant.data import TensorStream
 from tests.bilevel.cases import HYPERGRADIENTS, OPTIMIZERS, OUTERS, TRAIN, hypergradient_problem, make_problem, mlp
 from tests.bilevel.differences import central_differences
+from tests.bilevel.loop_cases import jitter
 
 
 def warmed_up(problem, optimizer, phi, steps=2):
@@ -123,9 +125,11 @@ class Layered(nn.Module):
 
 
 @pytest.mark.parametrize("name", ["unrolled", "unrolled, checkpoints", "truncated", "forward"])
-def test_replays_batches_masks_and_running_statistics(name):
+def test_replays_batches_augmentation_masks_and_running_statistics(name):
     """The outer loss also depends on φ through BatchNorm's running statistics."""
     problem = make_problem("weights, clipped", model=Layered())
+    data = problem.train.inputs, problem.train.targets
+    problem.train = TensorStream(*data, batch_size=9, seed=1, augment=jitter)
     check(problem, OPTIMIZERS["adam"], HYPERGRADIENTS[name])
 
 

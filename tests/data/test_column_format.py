@@ -120,6 +120,12 @@ def test_a_later_file_is_read_in_the_formats_of_training(name, rows, tmp_path):
     assert read_formatted(path, Notation(), table.formats).columns["euros"].tolist()[:2] == [1200, 950]
 
 
+def test_errors_in_pieces_name_the_row_of_the_file(tmp_path):
+    (tmp_path / "t.csv").write_text("x\n" + "1\n" * 9 + "many\n")
+    with pytest.raises(ValueError, match=r"Column 'x' of t\.csv must hold numbers, .*; got 'many' in row 10\."):
+        list(read_chunks(tmp_path / "t.csv", 4, {"x": ColumnFormat("numbers")}))
+
+
 def test_typed_columns_keep_their_types(tmp_path):
     frame = pd.DataFrame({"x": [1.5, None], "n": [1, 2], "when": pd.to_datetime(["2024-01-01", "2024-01-02"])})
     frame.assign(c=pd.Categorical(["1", "2"])).to_parquet(tmp_path / "t.parquet")

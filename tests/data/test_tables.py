@@ -49,6 +49,28 @@ def test_every_format_gives_the_same_table(name, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("before", "after", "names", "encoded"),
+    [
+        ("01 02 A1", "02 03 01", ["x=01", "x=02", "x=A1"], [[0, 1, 0], [0, 0, 0], [1, 0, 0]]),
+        ("true false unknown", "true false", ["x=false", "x=true", "x=unknown"], [[0, 1, 0], [1, 0, 0]]),
+    ],
+    ids=["leading zeros", "truth values"],
+)
+def test_words_of_later_files_are_those_of_training(before, after, names, encoded, tmp_path):
+    for name, words in (("train.csv", 2 * before.split()), ("new.csv", after.split())):
+        (tmp_path / name).write_text("\n".join(["x", *words]) + "\n")
+    encoder = TableEncoder(rare=0).fit(read_columns(tmp_path / "train.csv"))
+    assert encoder.get_feature_names_out().tolist() == names
+    assert encoder.transform(read_columns(tmp_path / "new.csv")).tolist() == encoded
+
+
+def test_codes_beyond_64_bits_keep_their_zeros(tmp_path):
+    codes = ["00012345678901234567890123", "99912345678901234567890123", "7"]
+    (tmp_path / "t.csv").write_text("\n".join(["code", *codes]))
+    assert read_columns(tmp_path / "t.csv")["code"].tolist() == codes
+
+
+@pytest.mark.parametrize(
     ("labels", "kind", "expected"),
     [
         (["1.0", "-1.0", "1.0"], "i", [1, -1, 1]),

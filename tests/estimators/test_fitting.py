@@ -170,8 +170,9 @@ def test_callbacks_are_called_and_failures_are_said(quick):
     fresh = clone(fitted)
     with pytest.raises(NonFiniteError):
         fresh.fit(X, y)
-    with pytest.raises(NotFittedError):
-        fresh.predict(X)
+    for call in (fresh.predict, fresh.confidence, lambda X: fresh.suspects(), lambda X: fresh.save("unwritten")):
+        with pytest.raises(NotFittedError):
+            call(X)
 
 
 def test_nothing_of_a_former_fit_remains(tmp_path):

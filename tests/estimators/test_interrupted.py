@@ -59,6 +59,24 @@ def test_an_interrupted_run_resumes_with_the_same_result(tmp_path, name, method,
     assert not folder.exists()
 
 
+def test_a_killed_process_goes_on(tmp_path):
+    model, (train, val), test = small("digits")
+
+    def fit(kill_after, **checkpoint):
+        kill = StopAfter(kill_after, lambda: os.kill(os.getpid(), signal.SIGKILL))
+        return calibrant.fit(model, train, val, method=SHORT, callbacks=[kill], **checkpoint).probs(test.inputs)
+
+    checkpoint = {"checkpoint": tmp_path / "checkpoints", "checkpoint_seconds": 0}
+    for steps in (3, 2):
+        if not (child := os.fork()):
+            try:
+                fit(steps, **checkpoint)
+            finally:
+                os._exit(7)
+        assert os.waitpid(child, 0)[1] == signal.SIGKILL
+    assert torch.equal(fit(99, **checkpoint), fit(99))
+
+
 def test_a_checkpoint_of_another_run_is_refused(tmp_path):
     x, y = torch.randn(60, 4), torch.arange(60) % 2
     net, method = nn.Linear(4, 2), Standard(epochs=40)

@@ -160,6 +160,22 @@ def test_missing_numbers_need_no_frame(quick, tmp_path):
         clone(quick).fit(np.where(np.isnan(X), np.inf, X), y)
 
 
+def test_validation_parts_go_through_the_same_encoder():
+    frame, y = messy()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Column 'since' holds dates")
+        fitted = clone(QUICK_ONE).fit(frame[:80], y[:80], X_val=frame[80:], y_val=y[80:])
+    assert fitted.score(frame, y) > 0.8
+
+
+@pytest.mark.parametrize("weights", [{0: 1.0, 1: 2.0, 2: 0.5}, {"a": 1.0, "b": 2.0, "c": 0.5}, "balanced"])
+def test_class_weights_are_kept_in_files(weights, tmp_path):
+    X, y = three_classes()
+    labels = np.array(["a", "b", "c"])[y] if "a" in weights and weights != "balanced" else y
+    clone(QUICK_ONE).set_params(class_weight=weights, epochs=5).fit(X, labels).save(tmp_path / "model.calibrant")
+    assert load_classifier(tmp_path / "model.calibrant").class_weight == weights
+
+
 def test_class_weights_that_change_shares_get_a_warning():
     X, y = three_classes()
     rows = np.flatnonzero((y > 0) | (np.arange(len(y)) % 10 == 0))

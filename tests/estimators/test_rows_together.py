@@ -4,9 +4,10 @@ import warnings
 
 import numpy as np
 import pytest
+from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GroupKFold, KFold, ShuffleSplit
 
-from calibrant import BO4SCClassifier, SelfCalibratedClassifier
+from calibrant import BO4SCClassifier, CrossCalibrated, SelfCalibratedClassifier
 
 QUICK = {"epochs": 60, "random_state": 0, "members": ("network",), "hidden_layer_sizes": (16,)}
 
@@ -89,6 +90,15 @@ def test_a_splitter_names_the_folds(members):
     assert np.isnan(half.fit(X, y).oof_proba_[60:]).all()
 
 
+def test_a_splitter_is_not_written_to_a_file(tmp_path):
+    X, y = noisy(60)
+    clf = SelfCalibratedClassifier(cv=KFold(3), **QUICK).fit(X, y)
+    clf.save(tmp_path / "model")
+    again = SelfCalibratedClassifier.load(tmp_path / "model")
+    assert again.cv is None
+    np.testing.assert_array_equal(again.predict_proba(X), clf.predict_proba(X))
+
+
 def test_a_number_of_folds_and_rows_of_weight_zero():
     X, y = noisy(60)
     five = SelfCalibratedClassifier(cv=3, **QUICK).fit(X, y)
@@ -118,9 +128,11 @@ def test_errors(settings, fit, words):
 
 
 def test_two_rows_support_no_more_than_three_quarters():
-    for members in (("network",), ("network", "trees", "linear")):
-        clf = SelfCalibratedClassifier(epochs=30, members=members, random_state=0).fit([[-1.0], [1.0]], [0, 1])
-        assert clf.predict_proba([[-100.0], [100.0]]).max() <= 0.75 + 1e-9
+    pools = [("network",), ("network", "trees", "linear")]
+    classifiers = [SelfCalibratedClassifier(epochs=30, members=members, random_state=0) for members in pools]
+    for clf in (*classifiers, CrossCalibrated(LogisticRegression(C=1e6), random_state=0)):
+        probs = clf.fit([[-1.0], [1.0]], [0, 1]).predict_proba([[-100.0], [100.0]])
+        assert probs.max() <= 0.75 + 1e-9
 
 
 def test_overlapping_folds_hold_out_all_their_rows():

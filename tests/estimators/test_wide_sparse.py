@@ -90,6 +90,20 @@ def test_copies_are_held_out_together():
     np.testing.assert_array_equal(clf.oof_proba_[:80], clf.oof_proba_[80:])
 
 
+def test_validation_rows_use_the_axes_of_training_rows():
+    X, y = rare_words(200)
+    clf = clone(QUICK["self-calibrated"]).fit(X[:120], y[:120], X_val=X[120:], y_val=y[120:])
+    alone = clone(QUICK["self-calibrated"]).fit(X[:120], y[:120])
+    np.testing.assert_array_equal(clf.projection_.axes, alone.projection_.axes)
+
+
+@pytest.mark.parametrize("settings", [{"refit": False}, {"members": ("network",)}, {"members": ("network", "trees")}])
+def test_settings_other_than_the_default_take_sparse_rows(settings):
+    X, y = rare_words(150)
+    clf = clone(QUICK["self-calibrated"]).set_params(**settings).fit(X, y)
+    assert np.isfinite(clf.predict_proba(X)).all()
+
+
 def test_missing_entries_count_as_zero(wide):
     clf, X, _ = wide
     holes, zeros = X.copy(), X.copy()

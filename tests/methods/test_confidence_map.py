@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -152,6 +154,24 @@ def test_a_map_as_a_plain_module_and_in_a_file(monkeypatch, tmp_path, name):
     torch.testing.assert_close(again.probs(x), probs, atol=1e-6, rtol=0)
     torch.testing.assert_close(again.module(x), result.module(x))
     assert again.extras["confidence"] == {"kind": "map", "gain": 0.1, "error": 0.01}
+
+
+@pytest.mark.parametrize("name", [None, "two classes", "three networks"])
+def test_the_plain_module_needs_no_calibrant(monkeypatch, tmp_path, name):
+    """It is saved by torch and read in a process that cannot import calibrant. Without a name it has a temperature."""
+    if name is None:
+        x, y = torch.randn(60, 4), torch.arange(60) % 3
+        result = calibrant.fit(nn.Linear(4, 3), (x[:40], y[:40]), (x[40:], y[40:]), networks=1, epochs=2)
+    else:
+        result, _, x = trained(monkeypatch, name)
+    torch.save((result.module, x, result.probs(x)), tmp_path / "net.pt")
+    code = (
+        "import sys; sys.modules['calibrant'] = None\n"
+        "import torch\n"
+        "module, x, probs = torch.load('net.pt', weights_only=False)\n"
+        "torch.testing.assert_close(module(x).softmax(1).double(), probs, atol=1e-5, rtol=0)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=60)
 
 
 def test_a_temperature_before_or_after_a_map(tmp_path):

@@ -48,6 +48,8 @@ def test_the_five_files_agree_with_one_another(trained):
     found, source = pd.read_csv(folder / "predictions.csv"), pd.read_csv(path)
     assert len(found) == metrics["data"]["rows"]["test"] == 48
     assert metrics["data"]["rows"]["train"] == 192
+    elapsed = (folder / "metrics.json").stat().st_mtime - path.stat().st_mtime
+    assert 0 < metrics["seconds"]["training"] < elapsed
     assert (found["label"].to_numpy() == source["left?"].to_numpy()[found["row"] - 1]).all()
     judged = evaluate(found[["prob_no", "prob_yes"]].to_numpy(), found["label"], classes=["no", "yes"])
     measured = judged.models["model"].measures

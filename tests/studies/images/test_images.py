@@ -185,6 +185,12 @@ def test_one_wrong_pixel_in_a_published_set_is_reported(tmp_path, monkeypatch):
         load_parts("cifar10", tmp_path)
 
 
+def test_published_checksums_are_valid():
+    for source in SOURCES.values():
+        sums = [*source.digests.values(), *(archive.md5 for archive in source.archives)]
+        assert all(len(bytes.fromhex(value)) == 16 for value in sums)
+
+
 class Harmful:
     def __reduce__(self):
         return (eval, ("__import__('pathlib').Path('ran').touch()",))
