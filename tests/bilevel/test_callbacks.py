@@ -211,14 +211,6 @@ def test_the_average_is_exponential_and_becomes_the_result(outer):
     assert found[name] == steps.kept[-1][name]
 
 
-def test_an_average_that_is_only_kept_leaves_the_result_alone():
-    average = MovingAverage(use=False)
-    with_it = solve(normed(), outer_steps=6, callbacks=[average], **PLAIN)
-    without = solve(normed(), outer_steps=6, **PLAIN)
-    assert torch.equal(with_it.params, without.params)
-    assert not torch.equal(average.average.params, without.params)
-
-
 def test_an_average_survives_a_checkpoint(tmp_path):
     def callbacks():
         return [MovingAverage(start=0), Checkpoint(path, every=5)]

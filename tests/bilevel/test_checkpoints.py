@@ -233,9 +233,13 @@ ALTERED = {
     "seed": ({"seed": 1, "train": blobs(), "val": blobs(100)}, {}, f"seed was 0 and {NOW} 1"),
     "batch size": ({"batch_size": 5}, {}, f"train.batch_size was None and {NOW} 5"),
     "validation batch size": ({"val_batch_size": 5}, {}, f"val.batch_size was None and {NOW} 5"),
-    "training inputs": ({"train": shifted()}, {}, "train.inputs has other values"),
-    "one training label": ({"train": relabelled()}, {}, "train.targets has other values"),
-    "validation data": ({"val": shifted(100)}, {}, "val.inputs has other values"),
+    "training inputs": ({"train": shifted()}, {}, r"train.inputs was shape .* with checksum"),
+    "one training label": (
+        {"train": relabelled()},
+        {},
+        r"train.targets was shape .* with checksum",
+    ),
+    "validation data": ({"val": shifted(100)}, {}, r"val.inputs was shape .* with checksum"),
     "fewer validation samples": ({"val": blobs(100, samples=12)}, {}, r"val.inputs was shape \(20, 2\).*\(12, 2\)"),
 }
 
@@ -253,7 +257,7 @@ def test_other_settings_or_data_are_refused_by_name(case, tmp_path):
     ("other", "sentence"),
     [
         (lambda: in_order(5), f"train.batch_size was 4 and {NOW} 5"),
-        (lambda: in_order(seed=1), "train.inputs has other values"),
+        (lambda: in_order(seed=1), r"train.inputs was shape .* with checksum"),
     ],
 )
 def test_other_loaders_are_refused(other, sentence, tmp_path):
@@ -276,9 +280,9 @@ def test_schedules_and_members_settings_are_compared_by_value(tmp_path):
     settings = {"outer_steps": 2, "callbacks": [Checkpoint(path, every=1)]}
     members([1.0, 2.0])
     members([1.0, 2.0])
-    with pytest.raises(ValueError, match=r"outer_optimizer.parts.0.learning_rate was 2.0 and is now 3.0"):
+    with pytest.raises(ValueError, match=r"parts.0.learning_rate was \[1.0, 2.0\] and is now \[1.0, 3.0\]"):
         members([1.0, 3.0])
-    with pytest.raises(ValueError, match=r"seed was 1 and is now 2.*train.inputs has other values"):
+    with pytest.raises(ValueError, match=r"seed was 1 and is now 2.*train.inputs was shape .* with checksum"):
         members([1.0, 2.0], seed=2)
 
 

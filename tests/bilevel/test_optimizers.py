@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.optim import lr_scheduler
 
-from calibrant.bilevel import SGD, Adam, AdamW, GroupedOptimizer, Optimizer, cosine, exponential, multistep, one_cycle
+from calibrant.bilevel import SGD, Adam, AdamW, GroupedOptimizer, Optimizer, cosine, multistep, one_cycle
 from calibrant.bilevel.optimizers.base import Linearization
 from calibrant.models import FunctionalModule
 
@@ -260,8 +260,6 @@ NAN = float("nan")
         (lambda: cosine(0.1, 0), "warmup must be between 0 and steps - 1"),
         (lambda: multistep(0.1, [0, 5]), r"milestones must be numbers of steps, at least 1 each; got \[0, 5\]"),
         (lambda: multistep(0.1, [5], factor=0.0), "factor must be positive; got 0.0"),
-        (lambda: exponential(torch.tensor([-1.0]), 0.9), "learning_rate must be finite and at least 0"),
-        (lambda: exponential(0.1, NAN), "factor must be positive; got nan"),
     ],
 )
 def test_bad_hyperparameters_are_named(make, sentence):
@@ -286,7 +284,6 @@ SCHEDULES = {
         lambda lr: multistep(lr, [5, 20, 20], 0.3),
         lambda opt: lr_scheduler.MultiStepLR(opt, [5, 20, 20], 0.3),
     ),
-    "exponential": (lambda lr: exponential(lr, 0.9), lambda opt: lr_scheduler.ExponentialLR(opt, 0.9)),
     "one cycle": (
         lambda lr: one_cycle(lr, 31, warmup=0.2),
         lambda opt: lr_scheduler.OneCycleLR(

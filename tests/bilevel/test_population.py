@@ -148,17 +148,6 @@ def test_clipping_is_by_member():
     assert_each_is_its_single_run(KINDS["own data"], clip_norm=1e-3, outer_optimizer=SGD(50.0))
 
 
-@pytest.mark.parametrize("kind", ["shared data", "batch norm, dropout, mini-batches", "constants"])
-def test_traced_members_are_their_single_runs(kind):
-    eager = run(Population([KINDS[kind](seed) for seed in range(MEMBERS)]), inner_optimizer=Adam(INNER))
-    traced = run(
-        Population([KINDS[kind](seed) for seed in range(MEMBERS)]), inner_optimizer=Adam(INNER), compile="trace"
-    )
-    assert torch.allclose(traced.params, eager.params, rtol=0, atol=1e-10)
-    assert torch.allclose(traced.phi, eager.phi, rtol=0, atol=1e-10)
-    assert traced.compile_seconds > 0
-
-
 def test_plain_training_of_members_without_validation_data():
     def make(seed):
         return problem(mlp(seed), seed=seed, val=None)

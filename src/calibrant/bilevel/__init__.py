@@ -23,7 +23,7 @@ from calibrant.bilevel.gradients.hypergradients import (
 )
 from calibrant.bilevel.gradients.implicit import CG, Implicit, Neumann, Nystrom
 from calibrant.bilevel.optimizers.base import GroupedOptimizer, Optimizer
-from calibrant.bilevel.optimizers.schedules import cosine, exponential, multistep, one_cycle
+from calibrant.bilevel.optimizers.schedules import cosine, multistep, one_cycle
 from calibrant.bilevel.optimizers.sgd_and_adam import SGD, Adam, AdamW
 from calibrant.bilevel.problem.bilevel import Bilevel
 from calibrant.bilevel.problem.objectives import OUTER_LOSSES, averaged, composed, confidence_gap_loss
@@ -87,7 +87,6 @@ __all__ = [
     "composed",
     "confidence_gap_loss",
     "cosine",
-    "exponential",
     "multistep",
     "neighbourhood",
     "one_cycle",

@@ -27,20 +27,16 @@ class MovingAverage(Callback):
         The number of outer steps between two updates of the average.
     start : float
         The share of the run before the first update.
-    use : bool
-        End the run with the averaged parameters. False only computes the average, which :meth:`state` returns.
     outer : bool
         Also average φ, for outer variables that belong to the trained network.
     """
 
-    def __init__(
-        self, decay: float = 0.98, *, every: int = 1, start: float = 0.5, use: bool = True, outer: bool = False
-    ) -> None:
+    def __init__(self, decay: float = 0.98, *, every: int = 1, start: float = 0.5, outer: bool = False) -> None:
         if not 0 < decay < 1:
             raise ValueError(f"decay must be between 0 and 1; got {decay}.")
         if every < 1 or not 0 <= start < 1:
             raise ValueError(f"every must be at least 1, and start at least 0 and below 1; got {every=} and {start=}.")
-        self.decay, self.every, self.start, self.use, self.outer = decay, every, start, use, outer
+        self.decay, self.every, self.start, self.outer = decay, every, start, outer
         self.average: State | None = None
         self.phi: Tensor | None = None
         self.looks = 0
@@ -68,15 +64,9 @@ class MovingAverage(Callback):
                 average.copy_(values[name])
 
     def on_end(self, run: Run) -> None:
-        if self.use and self.average is not None:
-            run.state = self.state(run)
+        if self.average is not None:
+            run.state = run.state._replace(params=self.average.params, buffers=self.average.buffers)
             run.phi = run.phi if self.phi is None else self.phi
-
-    def state(self, run: Run) -> State:
-        """The averaged state, or the state of the run before the first update."""
-        if self.average is None:
-            return run.state
-        return run.state._replace(params=self.average.params, buffers=self.average.buffers)
 
     def state_dict(self) -> dict[str, Any]:
         if self.average is None:

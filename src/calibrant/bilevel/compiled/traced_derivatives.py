@@ -88,20 +88,16 @@ class TracedDerivatives(LossDerivatives):
 
     def gradients(self, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> FullGradient:
         point = self._point(params, buffers, phi, batch)
-        names = self.differentiable_buffers
 
         def build(example: list[Tensor]) -> tuple[Callable[..., Any], list[str], bool]:
-            used: list[str] = []
-            reaches_network = True
+            traced: list[FullGradient] = []
 
             def flat(*leaves: Tensor) -> tuple[Tensor, ...]:
-                nonlocal reaches_network
-                gradient = full_first_order(self.fn, names, *point.restore(leaves))
-                used[:], reaches_network = gradient.buffers, gradient.reaches_network
-                return gradient.loss, gradient.params, gradient.phi, *gradient.buffers.values()
+                traced.append(full_first_order(self.fn, self.differentiable_buffers, *point.restore(leaves)))
+                return *traced[-1][:3], *traced[-1].buffers.values()
 
             run = self._finish(trace(flat, example), params.device)
-            return run, used, reaches_network
+            return run, list(traced[-1].buffers), traced[-1].reaches_network
 
         run, used, reaches_network = self._cached("gradients", point, build)
         with torch.no_grad(), seeded(batch.seed, params):

@@ -148,10 +148,6 @@ class HeadLosses:
         with seeded(batch.seed, w):
             return full_first_order(loss, (), w, {}, phi, batch._replace(seed=None))
 
-    def outer_in_phi(self, state: State, phi: Tensor, batch: Batch) -> FullGradient:
-        """First derivatives of the outer loss in φ, with a constant network."""
-        return self.outer(state, state.params[..., self.at_if_known], phi, batch)
-
     def outer_value(self, state: State, phi: Tensor, batch: Batch) -> Tensor:
         """The outer loss."""
         with torch.no_grad(), seeded(batch.seed, phi):
@@ -166,7 +162,7 @@ class HeadLosses:
             self.trainer.load(state)
         net: Any = self.trainer.constant_network()
         if w.numel():
-            net = _head_network(one, w, params, batch, train=False, body=net.features)
+            net = _head_network(one, w, params, batch, body=net.features)
         return one.outer_value(net, phi, batch)
 
 
@@ -176,7 +172,7 @@ def _body_pass(one: Bilevel, params: Tensor, buffers: Tensors, batch: Batch) -> 
 
 
 def _inner_loss(one: Bilevel, w: Tensor, params: Tensor, features: Tensor, phi: Tensor, batch: Batch) -> Tensor:
-    net = _head_network(one, w, params, batch, train=True, body=lambda _: features)
+    net = _head_network(one, w, params, batch, body=lambda _: features)
     with one.kernels.replaced():
         return one.inner_value(net, phi, batch)
 
@@ -184,14 +180,13 @@ def _inner_loss(one: Bilevel, w: Tensor, params: Tensor, features: Tensor, phi: 
 def _outer_loss(one: Bilevel, w: Tensor, params: Tensor, buffers: Tensors, phi: Tensor, batch: Batch) -> Tensor:
     net = one.view.bind(params, buffers, train=False, autocast=one.autocast)
     if w.numel():
-        net = _head_network(one, w, params, batch, train=False, body=net.features)
+        net = _head_network(one, w, params, batch, body=net.features)
     return one.outer_value(net, phi, batch)
 
 
-def _head_network(one: Bilevel, w: Tensor, params: Tensor, batch: Batch, *, train: bool, body: Any) -> SplitPureNetwork:
-    """The network with w in its head, whose features come from ``body(inputs)``."""
-    named = one.view.unflatten(params) | one.view.head_params(w)
-    masked = train and bool(batch.noise)
+def _head_network(one: Bilevel, w: Tensor, params: Tensor, batch: Batch, *, body: Any) -> SplitPureNetwork:
+    """The network with w in its head, whose features come from ``body(inputs)``. Only training batches have noise."""
+    named, masked = one.view.unflatten(params) | one.view.head_params(w), bool(batch.noise)
     return SplitPureNetwork(one.view, named, one.start_buffers, body=body, train=masked, noise=batch.noise)
 
 
@@ -219,7 +214,7 @@ def is_of_features(one: Bilevel) -> bool:
         try:
             features, _ = _body_pass(one, params, buffers, batch)
             random = generator_states(params)
-            apart = one.inner_value(_head_network(one, w, params, batch, train=True, body=given), phi, batch)
+            apart = one.inner_value(_head_network(one, w, params, batch, body=given), phi, batch)
         except (TypeError, ValueError, AttributeError, IndexError):
             return False
         if not all(map(torch.equal, random, generator_states(params))) or len(inputs) != 1:

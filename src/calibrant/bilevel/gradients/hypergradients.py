@@ -388,7 +388,8 @@ class Direct(Hypergradient):
 
     def __call__(self, inputs: HypergradientInput, start: State, phi: Tensor) -> HypergradientResult:
         state, losses = self.train(inputs, start, phi, self.steps)
-        outer = inputs.head.outer_in_phi(state, phi, inputs.required_outer_batch)
+        head = inputs.head
+        outer = head.outer(state, state.params[..., head.at_if_known], phi, inputs.required_outer_batch)
         return HypergradientResult(outer.loss, outer.phi, losses, state)
 
 

@@ -45,16 +45,12 @@ class LinearSolution(NamedTuple):
     converged: bool | Tensor
 
 
-class LinearSolver:
-    """Base class of the solvers: ``solver(matvec, b) -> LinearSolution``."""
-
-    def __call__(self, matvec: MatVec, b: Tensor) -> LinearSolution:
-        """Solve ``A x = b``."""
-        raise NotImplementedError
+LinearSolver = Callable[[MatVec, Tensor], LinearSolution]
+"""A solver is called as ``solver(matvec, b)`` and solves ``A x = b``."""
 
 
 @dataclass(frozen=True)
-class CG(LinearSolver):
+class CG:
     """Conjugate gradients, for a positive definite ``A``. If the inner loss is not convex, add ``damping``.
 
     At a direction of negative curvature the solve of that member stops with its present solution (Steihaug 1983).
@@ -105,7 +101,7 @@ class CG(LinearSolver):
 
 
 @dataclass(frozen=True)
-class Neumann(LinearSolver):
+class Neumann:
     """The truncated series ``x = s·Σ_k (I − s·A)^k b`` (Lorraine et al. 2020).
 
     It converges if all eigenvalues of ``s·A`` are in (0, 2). ``scale=None`` uses ``s = 1/λ_max`` from power iteration.
@@ -134,7 +130,7 @@ class Neumann(LinearSolver):
 
 
 @dataclass(frozen=True)
-class Nystrom(LinearSolver):
+class Nystrom:
     """A low-rank approximation from products with random directions (Frangella, Tropp & Udell 2023).
 
     ``A ≈ U Λ Uᵀ`` and ``x = U (Λ + ρ)⁻¹ Uᵀ b + (b − U Uᵀ b)/ρ`` with ρ = ``shift``, the damping outside the captured

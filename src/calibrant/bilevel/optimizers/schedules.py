@@ -76,19 +76,8 @@ def multistep(learning_rate: float | Tensor, milestones: Sequence[int], factor: 
     With a milestone of 100, the first 100 steps use the old rate.
     """
     check_rate("learning_rate", learning_rate)
-    _check_factor(factor)
+    if not factor > 0:
+        raise ValueError(f"factor must be positive; got {factor}.")
     if any(m < 1 for m in milestones):
         raise ValueError(f"milestones must be numbers of steps, at least 1 each; got {list(milestones)}.")
     return lambda step: learning_rate * factor ** sum(m < step for m in milestones)
-
-
-def exponential(learning_rate: float | Tensor, factor: float) -> Schedule:
-    """``η·factor^(t − 1)`` at step ``t``."""
-    check_rate("learning_rate", learning_rate)
-    _check_factor(factor)
-    return lambda step: learning_rate * factor ** (step - 1)
-
-
-def _check_factor(factor: float) -> None:
-    if not factor > 0:
-        raise ValueError(f"factor must be positive; got {factor}.")

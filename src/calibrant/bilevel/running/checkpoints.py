@@ -2,7 +2,7 @@
 
 Fingerprints: the settings and data of a run as plain values, so that a checkpoint is resumed with the same ones.
 Settings are compared by value. A schedule is a function, so it is compared by its rates at some steps. Data is compared
-by its shape and by a weighted sum of some of its entries, up to rounding.
+by its shape and by a checksum of some of its entries.
 
 Checkpoints: a run in one file, tensors as safetensors and the rest as JSON in its header, with a checksum. Loading
 never executes code. A file with a changed byte is refused.
@@ -13,11 +13,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
@@ -32,67 +32,56 @@ if TYPE_CHECKING:
     from calibrant.bilevel.running.run import Run
 
 
-Settings = dict[str, Any]
-
 _PROBED_STEPS = tuple(m * 10**e for e in range(6) for m in (1, 2, 5))
 _ENTRIES = 4096
 """The number of entries of a tensor that are compared, evenly spaced."""
 
 
+Settings = dict[str, list[str]]
+
+
 def fingerprint(run: Run) -> Settings:
-    """The settings and data of a run by dotted names. Call it before the first batches are released."""
+    """The settings and data of a run as texts by dotted names. Call it before the first batches are released."""
     members = run.problem.problems
-    settings: Settings = {
+    settings: dict[str, Any] = {
         "restart": run.restart,
         "clip_norm": run.clip_norm,
         "first_move": run.first_move,
-        "autocast": str(members[0].autocast),
+        "autocast": members[0].autocast,
         "seed": [member.seed for member in members],
         **_optimizer("inner_optimizer", run.dynamics.optimizer),
         **_optimizer("outer_optimizer", run.outer_optimizer),
     }
     for name in ("train", "val"):
-        streams = [getattr(member, name) for member in members]
-        described = [_stream(stream) for stream in streams if stream is not None]
+        described = [_stream(stream) for member in members if (stream := getattr(member, name)) is not None]
         for key in described[0] if described else ():
-            settings[f"{name}.{key}"] = [description.get(key) for description in described]
-    return settings
+            values = [description.get(key) for description in described]
+            settings[f"{name}.{key}"] = values
+    return {name: list(map(str, v if isinstance(v, list | tuple) else [v])) for name, v in settings.items()}
 
 
 def differences(there: Settings, here: Settings) -> list[str]:
     """The differences between the fingerprint in a file, ``there``, and that of this run, as parts of a sentence."""
-    return [text for name in here | there for text in _differences(name, there.get(name), here.get(name))]
+    parts = []
+    for name in here | there:
+        was, now = there.get(name, []), here.get(name, [])
+        if was != now:
+            pairs = zip(was, now, strict=True) if len(was) == len(now) else [(", ".join(was), ", ".join(now))]
+            parts.append(next(f"{name} was {old} and is now {new}" for old, new in pairs if old != new))
+    return parts
 
 
-def _differences(name: str, there: Any, here: Any) -> list[str]:
-    """The first difference between two settings, if there is one."""
-    if isinstance(there, list) and isinstance(here, list) and len(there) == len(here):
-        return next(filter(None, (_differences(name, a, b) for a, b in zip(there, here, strict=True))), [])
-    if isinstance(there, dict) and isinstance(here, dict):
-        if there["form"] != here["form"]:
-            return [f"{name} was {there['form']} and is now {here['form']}"]
-        near = abs(there["sum"] - here["sum"]) <= 1e-6 * max(there["scale"], here["scale"])
-        return [] if near else [f"{name} has other values"]
-    numbers = isinstance(there, float) and isinstance(here, float)
-    same = math.isclose(there, here, rel_tol=1e-9) if numbers else there == here
-    return [] if same else [f"{name} was {there} and is now {here}"]
-
-
-def _optimizer(prefix: str, optimizer: Optimizer | None) -> Settings:
+def _optimizer(prefix: str, optimizer: Optimizer | None) -> dict[str, Any]:
     if optimizer is None:
         return {prefix: None}
-    settings: Settings = {prefix: type(optimizer).__name__}
+    settings: dict[str, Any] = {prefix: type(optimizer).__name__}
     for field in dataclasses.fields(optimizer):
         value, name = getattr(optimizer, field.name), f"{prefix}.{field.name}"
-        if field.name == "decays":  # follows from the network, weight_decay and decay_on
-            continue
         if field.name == "parts":
             for position, (length, part) in enumerate(value):
                 settings |= {f"{name}.{position}": length, **_optimizer(f"{name}.{position}", part)}
-        elif callable(value):
-            settings[name] = [_rate(value, step) for step in _PROBED_STEPS]
-        else:
-            settings[name] = _value(value)
+        elif field.compare:  # the others follow from the network
+            settings[name] = [_rate(value, step) for step in _PROBED_STEPS] if callable(value) else _value(value)
     return settings
 
 
@@ -105,41 +94,30 @@ def _rate(schedule: Callable[[int], Any], step: int) -> Any:
 
 
 def _value(value: Any) -> Any:
-    """A setting as a JSON value. A setting without a plain value is represented by the name of its type."""
-    if isinstance(value, Tensor):
-        return value.tolist()
-    if isinstance(value, list | tuple):
-        return [_value(part) for part in value]
-    return value if isinstance(value, bool | int | float | str | None) else type(value).__name__
+    return value.tolist() if isinstance(value, Tensor) else value
 
 
-def _stream(stream: Stream) -> Settings:
-    settings: Settings = {"kind": type(stream).__name__}
+def _stream(stream: Stream) -> dict[str, Any]:
+    settings: dict[str, Any] = {"kind": type(stream).__name__}
+    data: Any = stream if isinstance(stream, TensorStream) else stream.batch(0)
+    if isinstance(stream, TensorStream | LoaderStream):
+        size = getattr(stream.loader if isinstance(stream, LoaderStream) else stream, "batch_size", None)
+        settings |= {"batch_size": size, "batches": stream.batches, "seed": stream.seed}
     if isinstance(stream, TensorStream):
-        settings |= {"batch_size": stream.batch_size, "batches": stream.batches, "seed": stream.seed}
         settings["augmented"] = stream.augment is not None
-        tensors: Any = {"inputs": stream.inputs, "targets": stream.targets, "index": stream.index}
-        tensors |= {"weights": stream.sample_weight, "hyper": stream.hyper}
-    else:
-        if isinstance(stream, LoaderStream):
-            size = getattr(stream.loader, "batch_size", None)
-            settings |= {"batch_size": _value(size), "batches": stream.batches, "seed": stream.seed}
-        batch = stream.batch(0)
-        tensors = {"inputs": batch.inputs, "targets": batch.targets, "index": batch.index, "hyper": batch.hyper}
-    for name, tree in tensors.items():
-        settings[name] = list(map(_tensor, tensors_of(tree)))
+    for name in ("inputs", "targets", "index", "sample_weight", "hyper"):
+        settings[name] = ", ".join(map(_tensor, tensors_of(getattr(data, name))))
     return settings
 
 
-def _tensor(tensor: Tensor) -> Settings:
-    """The shape and dtype, a weighted sum of evenly spaced entries, and the sum of its terms' absolute values."""
+def _tensor(tensor: Tensor) -> str:
+    """The shape and dtype, and a checksum of evenly spaced entries."""
     flat = tensor.detach().reshape(-1)
-    flat = flat[:: max(1, math.ceil(len(flat) / _ENTRIES))].cpu().double().nan_to_num()
-    terms = flat * torch.cos(torch.arange(1, len(flat) + 1, dtype=torch.float64, device="cpu"))
-    return {"form": _form(tensor), "sum": float(terms.sum()), "scale": float(terms.abs().sum())}
+    entries = flat[:: max(1, math.ceil(len(flat) / _ENTRIES))].cpu().double()
+    return f"{_form(tensor)} with checksum {zlib.crc32(entries.numpy().tobytes()):08x}"
 
 
-FORMAT = "calibrant-run-4"
+FORMAT = "calibrant-run-5"
 
 
 def save_run(path: str | Path, run: Run) -> None:

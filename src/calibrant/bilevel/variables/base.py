@@ -82,24 +82,21 @@ class OuterVariables(OuterVariable):
         return called[0](*args)
 
     def initial(self, params: Tensor) -> Tensor:
-        for part in self._each():
-            params = part.initial(params)
-        return params
+        return self._in_turn("initial", params)
 
     def targets(self, labels: Tensor, batch: Batch, n_classes: int) -> Tensor:
-        for part in self._each():
-            labels = part.targets(labels, batch, n_classes)
-        return labels
+        return self._in_turn("targets", labels, batch, n_classes)
 
     def weigh(self, losses: Tensor, batch: Batch) -> Tensor:
-        for part in self._each():
-            losses = part.weigh(losses, batch)
-        return losses
+        return self._in_turn("weigh", losses, batch)
 
     def outputs(self, logits: Tensor, batch: Batch) -> Tensor:
+        return self._in_turn("outputs", logits, batch)
+
+    def _in_turn(self, hook: str, value: Tensor, *arguments: Any) -> Tensor:
         for part in self._each():
-            logits = part.outputs(logits, batch)
-        return logits
+            value = getattr(part, hook)(value, *arguments)
+        return value
 
     def penalty(self, params: Tensors) -> Tensor | float:
         return sum((part.penalty(params) for part in self._each()), 0.0)
