@@ -15,36 +15,7 @@ import calibrant
 from calibrant.methods import Calibrated, Ensemble, Samples, Standard, standard
 from calibrant.methods.averaged import AveragedNetwork
 from calibrant.methods.standard import VariedRates, best_subset, next_rate
-from studies.network_tasks import TASKS, classes_of
 from tests.estimators.own_cases import SHORT, small
-
-
-@pytest.mark.parametrize("networks", [1, 2])
-@pytest.mark.parametrize("name", TASKS)
-def test_every_network_becomes_a_plain_module_with_calibrated_logits(name, networks):
-    model, (train, val), test = small(name)
-    before = {k: v.clone() for k, v in model.state_dict().items()}
-    given = {"networks": 1, "epochs": 2}
-    if networks > 1:
-        given = {"method": Calibrated("temperature", Ensemble(AveragedNetwork(epochs=2), networks))}
-    result = calibrant.fit(model, train, val, **given)
-    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
-    probs = result.probs(test.inputs)
-    assert probs.shape == (40, classes_of(TASKS[name].draw(3, "scratch")))
-    torch.testing.assert_close(probs.sum(1), torch.ones(40, dtype=torch.float64))
-    loader = TASKS[name].loader(test, shuffle=False)
-    torch.testing.assert_close(result.probs(loader), probs, atol=1e-6, rtol=0)
-    assert torch.equal(result.predict(loader), probs.argmax(1))
-    with torch.no_grad():
-        logits = result.module(**test.inputs) if isinstance(test.inputs, dict) else result.module(test.inputs)
-    torch.testing.assert_close(logits.double().softmax(1), probs, atol=1e-5, rtol=0)
-    if networks == 1:
-        assert type(result.module) is type(model)
-        assert result.extras["confidence"]["kind"] == "temperature"  # too few rows for a map
-        assert result.fitted.map.factor != 1
-        model.load_state_dict(result.module.state_dict())
-    else:
-        assert isinstance(result.module, fx.GraphModule)
 
 
 class Named(nn.Module):
