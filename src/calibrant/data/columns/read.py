@@ -220,25 +220,21 @@ def _separator(start: str) -> str:
 def _records(file: str, lines: Iterable[str], mark: str) -> Iterator[list[str]]:
     """The header of a text, and then its rows, with as many fields as the header.
 
-    Blank lines are left out. Rows with more fields are an error, unless these are empty (a final comma). Rows with
-    fewer are an error too, since it is unknown which value is missing.
+    Blank lines are left out, and so are empty fields at the end of the header, or beyond it (a final comma). Rows with
+    more fields are an error. Rows with fewer are one too, since it is unknown which value is missing.
     """
     reader = csv.reader(lines, delimiter=mark, strict=True)
-    header: list[str] = []
-    named = 0
+    width = 0
     try:
         for row in reader:
-            width = len(header)
-            if not row or len(row) != width or width == 1:
-                blank = not row or (len(row) == 1 and (width > 1 or row[0]) and not row[0].strip())
-                if blank:
+            if width < 2 or len(row) != width:
+                if not row or (len(row) == 1 and (width > 1 or row[0]) and not row[0].strip()):
                     continue
-                if header and (len(row) < named or any(value.strip() for value in row[width:])):
+                if not width:
+                    width = max((place for place, name in enumerate(row, 1) if name.strip()), default=len(row))
+                elif len(row) < width or any(value.strip() for value in row[width:]):
                     raise _unequal(file, width, len(row), reader.line_num)
-                row = (row + [""] * width)[:width] if header else row
-            if not header:
-                header = row
-                named = max((place for place, name in enumerate(header, 1) if name.strip()), default=0)
+                row = row[:width]
             yield row
     except csv.Error as error:
         raise ValueError(
