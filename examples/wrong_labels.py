@@ -11,13 +11,13 @@ from sklearn.metrics import roc_auc_score
 from sklearn.neural_network import MLPClassifier
 
 from calibrant import SelfCalibratedClassifier
-from calibrant.data import train_val_test
+from calibrant.data import split_indices
 from calibrant.metrics import accuracy, nll
 
 
 def main() -> None:
     X, y = load_digits(return_X_y=True)
-    train, val, test = train_val_test(len(y), (0.6, 0.15, 0.25), seed=0, stratify=y)
+    train, val, test = split_indices(len(y), (0.6, 0.15, 0.25), seed=0, stratify=y)
     generator = np.random.default_rng(1)
     flipped = generator.permutation(len(train)) < 0.2 * len(train)
     labels = np.where(flipped, (y[train] + generator.integers(1, 10, len(train))) % 10, y[train])

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from calibrant.base.labels import class_columns
-from calibrant.data import TableEncoder, read_columns, train_val_test
+from calibrant.data import TableEncoder, read_columns, split_indices
 from calibrant.methods import Samples, Task
 from studies.common.records import ClassifierOutput, on_sample, short
 
@@ -175,7 +175,7 @@ def prepare(name: str, source: Source, seed: int) -> Split:
 @lru_cache(maxsize=10)
 def _prepare(name: str, source: Source, changed: int, seed: int) -> Split:
     table = _read(source, changed)
-    parts = train_val_test(len(table.labels), SIZES, seed=seed, stratify=table.labels)
+    parts = split_indices(len(table.labels), SIZES, seed=seed, stratify=table.labels)
     train, val, test = (
         LabelledTable({name: column[rows] for name, column in table.columns.items()}, table.labels[rows])
         for rows in parts

@@ -26,7 +26,7 @@ def test_few_directions_are_kept_exactly():
 def test_the_axes_are_the_leading_singular_vectors():
     X = matrix()
     found = fit_projection(X)
-    scaled = found.scaled(X).toarray().astype(float)
+    scaled = found.apply(X)[1].toarray().astype(float)
     singular = np.linalg.svd(scaled, compute_uv=False)
     basis = np.linalg.qr(found.axes.astype(float))[0]
     kept, best = np.square(scaled @ basis).sum(), np.square(singular[:AXES]).sum()
@@ -64,7 +64,7 @@ def test_one_very_long_row_does_not_dominate():
     X = matrix()
     other = X.copy()
     other.data[other.indptr[0] : other.indptr[1]] *= 1e4
-    lengths = [sparse.linalg.norm(fit_projection(own).scaled(own), axis=1) for own in (X, other)]
+    lengths = [sparse.linalg.norm(fit_projection(own).apply(own)[1], axis=1) for own in (X, other)]
     np.testing.assert_allclose(lengths[1][1:], lengths[0][1:], rtol=0.3)
     assert lengths[1][0] == pytest.approx(100)
 

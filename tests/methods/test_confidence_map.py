@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -154,21 +152,6 @@ def test_a_map_as_a_plain_module_and_in_a_file(monkeypatch, tmp_path, name):
     torch.testing.assert_close(again.probs(x), probs, atol=1e-6, rtol=0)
     torch.testing.assert_close(again.module(x), result.module(x))
     assert again.extras["confidence"] == {"kind": "map", "gain": 0.1, "error": 0.01}
-
-
-def test_a_module_with_a_map_needs_no_calibrant(monkeypatch, tmp_path):
-    result, _, x = trained(monkeypatch, "two classes")
-    torch.save(result.module, tmp_path / "net.pt")
-    np.save(tmp_path / "x.npy", x.numpy())
-    np.save(tmp_path / "probs.npy", result.probs(x).numpy())
-    code = (
-        "import sys; sys.modules['calibrant'] = None\n"
-        "import numpy as np, torch\n"
-        "module = torch.load('net.pt', weights_only=False)\n"
-        "probs = module(torch.from_numpy(np.load('x.npy'))).softmax(1).detach().numpy()\n"
-        "assert np.allclose(probs, np.load('probs.npy'), atol=1e-5)\n"
-    )
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=60)
 
 
 def test_a_temperature_before_or_after_a_map(tmp_path):

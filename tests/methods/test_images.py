@@ -10,10 +10,11 @@ import torch
 
 from calibrant.bilevel import Callback
 from calibrant.methods import Calibrated
+from calibrant.methods.averaged import mean_on
 from calibrant.methods.catalogue import IMAGE_METHODS, RECIPES, TABLE_3, Recipe, with_recipe
 from calibrant.methods.core.samples import Samples
 from calibrant.methods.core.task import Task
-from calibrant.methods.image_networks import MeanOn, NetworkTraining, error, head_and_width
+from calibrant.methods.image_networks import NetworkTraining, error, head_and_width
 from calibrant.methods.meta_regularization import MetaRegularization, gamma_of
 from calibrant.models import small_cnn
 
@@ -92,7 +93,7 @@ def test_the_best_validation_error_is_returned(task):
 
         class Watch(Callback):
             def on_step(self, run, seen=seen):
-                seen.append(float(MeanOn(hard.val, error)(run)))
+                seen.append(float(mean_on(run, run.state, hard.val, error)))
 
         fitted = method.fit(hard, callbacks=[Watch()])
         assert len(seen) == 6  # states are compared every four steps, which is an epoch

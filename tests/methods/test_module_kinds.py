@@ -25,7 +25,7 @@ from calibrant.models.functional.user_modules import unwrapped
 CLASSES = 3
 
 
-def rows(n, seed=0):
+def rows(n=48, seed=0):
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(n, 6, generator=generator)
     return x, (x[:, 0] > 0).long() + (x[:, 1] > 0).long()
@@ -386,8 +386,8 @@ class AnyArguments(Two):
         return Two.forward(*inputs, **named)
 
 
-def perceptron():
-    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, CLASSES))
+def perceptron(classes=CLASSES):
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, classes))
 
 
 def hooked():
@@ -403,9 +403,10 @@ def pruned():
     return net
 
 
-def lazy():
+def lazy(called=True):
     net = nn.Sequential(nn.LazyConv2d(4, 3), nn.LazyBatchNorm2d(), nn.ReLU(), nn.Flatten(), nn.LazyLinear(CLASSES))
-    net(torch.randn(2, 2, 6, 6))
+    if called:
+        net(torch.randn(2, 2, 6, 6))
     return net
 
 

@@ -8,18 +8,7 @@ from torch.utils.data import DataLoader
 
 import calibrant
 from calibrant.methods.fit.untrained import is_untrained
-
-CLASSES = 3
-
-
-def rows(n=48, seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(n, 6, generator=generator)
-    return x, (x[:, 0] > 0).long() + (x[:, 1] > 0).long()
-
-
-def perceptron(classes=CLASSES):
-    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, classes))
+from tests.methods.test_module_kinds import CLASSES, lazy, perceptron, rows
 
 
 class Random(nn.Module):
@@ -40,30 +29,24 @@ def test_a_wrapper_is_removed(wrap):
     assert "0.weight" in result.modules[0].state_dict()
 
 
-def test_random_numbers_of_the_user_are_kept():
-    model = nn.Sequential(nn.Linear(6, 8), nn.Dropout(), nn.Linear(8, CLASSES))
-    before = torch.get_rng_state()
-    calibrant.fit(model, rows(), rows(24, 1), method="bo4sc", epochs=2)
-    assert torch.equal(before, torch.get_rng_state())
-
-
 class AlwaysRandom(nn.Module):
     def forward(self, x):
         return nn.functional.dropout(x)
 
 
 @pytest.mark.filterwarnings("ignore:The model gives different outputs")
-def test_networks_that_are_random_in_evaluation_keep_them_too():
-    model = nn.Sequential(nn.Linear(6, 8), AlwaysRandom(), nn.Linear(8, CLASSES))
+@pytest.mark.parametrize(("layer", "how"), [(nn.Dropout(), {"method": "bo4sc"}), (AlwaysRandom(), {"networks": 1})])
+def test_random_numbers_of_the_user_are_kept(layer, how):
+    model = nn.Sequential(nn.Linear(6, 8), layer, nn.Linear(8, CLASSES))
     before = torch.get_rng_state()
-    calibrant.fit(model, rows(), rows(24, 1), epochs=1, networks=1)
+    calibrant.fit(model, rows(), rows(24, 1), epochs=2, **how)
     assert torch.equal(before, torch.get_rng_state())
 
 
 def test_a_lazy_network_cannot_be_loaded_into(tmp_path):
     calibrant.fit(perceptron(), rows(), rows(24, 1), epochs=1, networks=1).save(tmp_path / "net")
     with pytest.raises(ValueError, match="lazy layers"):
-        calibrant.Trained.load(tmp_path / "net", lazy())
+        calibrant.Trained.load(tmp_path / "net", nn.LazyLinear(CLASSES))
 
 
 def test_old_weight_norm_is_never_taken_for_a_new_network():
@@ -92,10 +75,6 @@ def test_recommended_in_bfloat16_and_with_a_loader_of_unknown_length():
     assert result.probs(rows()[0]).isfinite().all()
 
 
-def lazy():
-    return nn.Sequential(nn.LazyLinear(8), nn.LazyBatchNorm1d(), nn.Linear(8, CLASSES))
-
-
 class Scores(nn.Module):
     """Returns a mapping without logits."""
 
@@ -109,7 +88,7 @@ class Scores(nn.Module):
 
 REFUSED = {
     "meta": (lambda: nn.Linear(4, 3, device="meta"), r"must have values; got parameters on the device \"meta\""),
-    "lazy layers": (lazy, r"lazy layers without parameters \(0.weight, 0.bias, 1.weight, …\). Call it once"),
+    "lazy layers": (lambda: lazy(called=False), r"parameters \(0.weight, 0.bias, 1.weight, …\). Call it once"),
     "half precision": (lambda: perceptron().half(), r"got float16 for '0.weight'.*model.float\(\)"),
     "a script": (lambda: torch.jit.script(perceptron()), "got a ScriptModule"),
     "a class": (lambda: nn.Linear, "Pass an instance of the class"),

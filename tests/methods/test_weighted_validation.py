@@ -10,9 +10,9 @@ import calibrant
 from calibrant.bilevel import Adam, Bilevel, Callback, Plain, solve
 from calibrant.losses.classification import cross_entropy
 from calibrant.methods import Samples
-from calibrant.methods.averaged import BestAverage
+from calibrant.methods.averaged import BestAverage, mean_on
 from calibrant.methods.fit.trained import Calculated
-from calibrant.methods.image_networks import MeanOn, error
+from calibrant.methods.image_networks import error
 from calibrant.methods.standard import best_subset
 
 COUNTS = torch.arange(24) % 5
@@ -50,17 +50,17 @@ def test_the_best_average(prepare, monkeypatch):
 
 
 class Read(Callback):
-    def __init__(self, *criteria):
-        self.criteria = criteria
+    def __init__(self, function, *parts):
+        self.function, self.parts = function, parts
 
     def on_step(self, run):
-        self.found = [float(criterion(run)) for criterion in self.criteria]
+        self.found = [float(mean_on(run, run.state, part, self.function)) for part in self.parts]
 
 
 @pytest.mark.parametrize("function", [error, cross_entropy])
 def test_the_best_state_of_a_recipe(function):
     parts = Samples(*data(), COUNTS.float()), Samples(*repeated()), Samples(*data())
-    callback = Read(*(MeanOn(part, function) for part in parts))
+    callback = Read(function, *parts)
     train(callback)
     weighted, copies, unweighted = callback.found
     assert weighted == pytest.approx(copies, rel=1e-5)

@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -13,7 +12,6 @@ from typer.testing import CliRunner
 
 from calibrant.cli import commands
 from calibrant.report.evaluation import numbers
-from calibrant.report.evaluation.files import read_predictions
 
 CELLS = st.one_of(
     st.floats(0, 1).map(lambda v: f"{v:.4f}"),
@@ -56,27 +54,3 @@ def test_any_file_is_evaluated_or_refused_in_a_sentence(text, encoding, tmp_path
     else:
         assert done.stderr.startswith("calibrant: "), text
         assert len(done.stderr.splitlines()) == 1, text
-
-
-@pytest.mark.parametrize(
-    ("head", "kind", "classes"),
-    [
-        ("prob_a,prob_b,label", "probs", ("a", "b")),
-        ("label,logit a,logit b", "logits", ("a", "b")),
-        ("p0,p1,y", "probs", None),
-        ("score,label", "score", None),
-        ("prob_b,label", "score", None),
-        ("confidence,correct", "pairs", None),
-        ("a,b,label", "probs", ("a", "b")),
-    ],
-)
-def test_columns_are_found_by_their_names(tmp_path, head, kind, classes):
-    path = tmp_path / "a.csv"
-    values = {"label": ["a", "b"], "y": ["0", "1"], "correct": ["1", "0"]}
-    names = head.split(",")
-    lines = [",".join(values.get(name, ["0.5", "0.5"])[i] for name in names) for i in range(2)]
-    path.write_text("\n".join([head, *lines]) + "\n")
-    file = read_predictions(path)
-    assert (file.kind, len(file)) == (kind, 2)
-    assert file.classes == classes or (classes is None and file.classes == ("0", "1"))
-    assert np.asarray(file.values).dtype == float

@@ -92,6 +92,21 @@ def test_rows_in_errors_are_those_of_the_file():
         read_predictions("a.csv")
 
 
+@pytest.mark.parametrize(
+    ("names", "kind", "classes"),
+    [
+        (("p0", "p1", "y"), "probs", ("0", "1")),
+        (("logit a", "logit b", "label"), "logits", ("a", "b")),
+        (("a", "b", "label"), "probs", ("a", "b")),
+    ],
+)
+def test_columns_are_found_by_their_names(names, kind, classes):
+    values = [*PROBS.T, LABELS if classes[0] == "0" else np.array(classes)[LABELS]]
+    pd.DataFrame(dict(zip(names, values, strict=True))).to_csv("a.csv", index=False)
+    file = read_predictions("a.csv")
+    assert (file.kind, file.classes) == (kind, classes)
+
+
 def test_predicted_class_confidence_and_label():
     columns = {"prediction": ["b", "a", "a", "b"], "confidence": PROBS.max(axis=1), "label": ["b", "a", "b", "b"]}
     pd.DataFrame(columns).to_csv("a.csv", index=False)
@@ -124,9 +139,7 @@ def test_decimal_commas_and_the_encoding_are_declared(tmp_path):
     (tmp_path / "p.csv").write_bytes(text.encode("cp1252"))
     with pytest.raises(ValueError, match="not text in UTF-8"):
         read_predictions(tmp_path / "p.csv")
-    with pytest.raises(
-        ValueError, match=r"must hold numbers; got text\. .* a decimal comma \('0,25'\)\. Pass --decimal ,"
-    ):
+    with pytest.raises(ValueError, match=r"must hold numbers; got text\. .* \('0,25'\)\. Pass --decimal"):
         read_predictions(tmp_path / "p.csv", encoding="cp1252")
     file = read_predictions(tmp_path / "p.csv", encoding="cp1252", decimal=",")
     np.testing.assert_array_equal(file.values, [[0.25, 0.75], [0.75, 0.25]])

@@ -2,7 +2,7 @@
 
 from calibrant.data.columns.encoder import TableEncoder
 from calibrant.data.columns.read import read_columns
-from calibrant.data.splits.stratified import folds, split_indices, train_val_test
+from calibrant.data.splits.stratified import folds, split_indices
 from calibrant.data.streams.batch import Batch
 from calibrant.data.streams.loaders import Indexed, LoaderStream, as_stream
 from calibrant.data.streams.streams import Stream, TensorStream
@@ -18,5 +18,4 @@ __all__ = [
     "folds",
     "read_columns",
     "split_indices",
-    "train_val_test",
 ]

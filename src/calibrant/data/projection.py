@@ -43,13 +43,9 @@ class Projection(NamedTuple):
         """The number of projected columns."""
         return len(self.mean)
 
-    def scaled(self, matrix: Any) -> csr_array:
-        """The sparse columns in comparable units, float32."""
-        return _scaled(matrix, self.scale)
-
     def apply(self, matrix: Any) -> tuple[np.ndarray, csr_array]:
-        """The projected columns, (n, width), and the scaled sparse columns."""
-        scaled = self.scaled(matrix)
+        """The projected columns, (n, width), and the sparse columns in comparable units, float32."""
+        scaled = _scaled(matrix, self.scale)
         return scaled @ self.axes.astype(np.float32) - self.mean, scaled
 
 

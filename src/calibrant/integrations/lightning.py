@@ -12,7 +12,7 @@ from torch.utils.data import DistributedSampler
 
 from calibrant.data.streams.batch import map_tensors
 from calibrant.methods.confidence import check_calibrator
-from calibrant.methods.fit.calibrate import calibrate_gathered
+from calibrant.methods.fit.calibrate import calibrate
 from calibrant.methods.fit.guards import calibration_scores
 from calibrant.models.functional.network import batch_format, call, logits_of
 from calibrant.models.functional.user_modules import copied
@@ -104,7 +104,7 @@ class CalibrationCallback(Callback):
         if loader is not None:
             network = _detached(self._network(pl_module))
             gather = functools.partial(gathered, loader)
-            self.result_ = calibrate_gathered(network, loader, gather, self.calibrator, None, None, self.labels)
+            self.result_ = calibrate(network, loader, calibrator=self.calibrator, labels=self.labels, gather=gather)
 
     def _network(self, module: LightningModule) -> nn.Module:
         if self.network is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,11 +16,11 @@ from torch import Tensor, nn
 
 from calibrant.base.settings import check_choice
 from calibrant.base.warning import warn
-from calibrant.bilevel import Adam, Bilevel, Callback, History, Optimizer, Plain, composed, cosine, one_cycle
+from calibrant.bilevel import Adam, Bilevel, Callback, Optimizer, Plain, composed, cosine, one_cycle
 from calibrant.bilevel.gradients.dynamics import State, named
 from calibrant.bilevel.running.finite import NonFiniteError
 from calibrant.bilevel.running.run import Run
-from calibrant.methods.core.method import Method, SolveSettings, TrainedNetwork, TrainingGroup
+from calibrant.methods.core.method import Method, SolveSettings, TrainingGroup
 from calibrant.methods.core.results import Fitted
 from calibrant.methods.core.samples import Samples
 from calibrant.methods.core.task import Task, streams, total_steps
@@ -148,7 +149,6 @@ class AveragedNetwork(Method):
             inner_optimizer=self.scheduled(steps),
             steps=[steps],
             callbacks=callbacks,
-            history=History(),
             compile="graphs",
         )
 
@@ -160,22 +160,12 @@ class AveragedNetwork(Method):
         if callable(schedule):
             factor = schedule
             return replace(self.optimizer, learning_rate=lambda step: rate * factor(min(1.0, (step - 1) / (steps - 1))))
-        courses = {
-            "one-cycle": lambda: one_cycle(rate, steps, warmup=self.warmup),
-            "cosine": lambda: cosine(rate, steps),
-        }
-        return replace(self.optimizer, learning_rate=courses[schedule]() if schedule in courses else rate)
-
-    def learned(self, outcome: TrainedNetwork) -> dict[str, Any]:
-        return {"history": {"inner_loss": outcome.history.get("inner_loss")}}
+        courses: dict[Shape, Any] = {"cosine": cosine(rate, steps), "constant": rate}
+        courses["one-cycle"] = one_cycle(rate, steps, warmup=self.warmup)
+        return replace(self.optimizer, learning_rate=courses[schedule])
 
     @classmethod
-    def fit_group(
-        cls,
-        methods: Sequence[AveragedNetwork],
-        tasks: Sequence[Task],
-        **how: Any,
-    ) -> list[Fitted]:
+    def fit_group(cls, methods: Sequence[AveragedNetwork], tasks: Sequence[Task], **how: Any) -> list[Fitted]:
         method = methods[0]
         try:
             return super().fit_group(methods, tasks, **how)
@@ -295,7 +285,7 @@ class BestAverage(Callback):
         assert self._average is not None
         if self.part is None:
             return
-        value = self._nll(run, self.part)
+        value = float(mean_on(run, self._average, self.part, functools.partial(F.cross_entropy, reduction="none")))
         if math.isnan(value):
             raise NonFiniteError(
                 f"The loss on the validation data was NaN after outer step {run.step}. Check for validation inputs "
@@ -314,12 +304,6 @@ class BestAverage(Callback):
         chosen_state = self._average if self._best is None else self._best.map(lambda t: t.to(device))
         run.state = run.live_state._replace(params=chosen_state.params, buffers=chosen_state.buffers)
 
-    def _nll(self, run: Run, part: Samples) -> float:
-        assert self._average is not None
-        losses = F.cross_entropy(*evaluated(run, self._average, part), reduction="none")
-        weights = torch.ones_like(losses) if part.sample_weight is None else part.sample_weight.to(losses)
-        return float(losses @ weights / weights.sum())
-
     def state_dict(self) -> dict[str, Any]:
         saved: dict[str, Any] = {"nll": self.nll if math.isfinite(self.nll) else None, "best_step": self.best_step}
         for name, state in (("average", self._average), ("best", self._best)):
@@ -331,6 +315,13 @@ class BestAverage(Callback):
         self.best_step = state.get("best_step", 0)
         average, best = named(state, "average."), named(state, "best.")
         self._average, self._best = (State.of(tensors, 0) if tensors else None for tensors in (average, best))
+
+
+def mean_on(run: Run, state: State, part: Samples, function: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """The (weighted) mean of ``function(logits, labels)``, one value per sample, of a single network on a part."""
+    values = function(*evaluated(run, state, part))
+    weights = torch.ones_like(values) if part.sample_weight is None else part.sample_weight.to(values)
+    return values @ weights / weights.sum()
 
 
 def evaluated(run: Run, state: State, part: Samples) -> tuple[Tensor, Tensor]:

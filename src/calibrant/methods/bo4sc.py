@@ -124,18 +124,15 @@ class BO4SC(Method):
         for name, allowed in choices.items():
             check_choice(name, getattr(self, name), allowed)
         self._refuse_idle_settings()
-        self._check_companions()
-        if self.steps < 1:
-            raise ValueError(f"steps, the T of Algorithm 1, must be at least 1; got {self.steps}.")
-        if not (isinstance(self.damping, Real) and 0 <= float(self.damping) < math.inf):
-            raise ValueError(f"damping must be at least 0 and finite; got {shown(self.damping)}.")
-
-    def _check_companions(self) -> None:
         names = ", ".join(map(repr, _ALSO))
         if not isinstance(self.also, tuple) or any(name not in _ALSO for name in self.also):
             raise ValueError(f"also must be a tuple of some of {names}; got {self.also!r}.")
         if len(set(self.also)) < len(self.also) or {"l2", "l2-unit"} <= set(self.also):
             raise ValueError(f"also must not name a variable twice ('l2-unit' is 'l2' per unit); got {self.also!r}.")
+        if self.steps < 1:
+            raise ValueError(f"steps, the T of Algorithm 1, must be at least 1; got {self.steps}.")
+        if not (isinstance(self.damping, Real) and 0 <= float(self.damping) < math.inf):
+            raise ValueError(f"damping must be at least 0 and finite; got {shown(self.damping)}.")
 
     def _refuse_idle_settings(self) -> None:
         """Raise an error for a setting that has no effect: the user expects one, and a grid over it would waste time.
@@ -166,13 +163,8 @@ class BO4SC(Method):
 
     def problem(self, model: nn.Module, task: Task) -> bilevel.Bilevel:
         task.need_val("BO4SC")
-        return bilevel.Bilevel(
-            model,
-            self.outer_variable(model, task),
-            **self.data(task),
-            outer_loss=bilevel.OUTER_LOSSES[self.outer_loss](),
-            seed=task.seed,
-        )
+        levels = self.data(task) | {"outer_loss": bilevel.OUTER_LOSSES[self.outer_loss]()}
+        return bilevel.Bilevel(model, self.outer_variable(model, task), **levels, seed=task.seed)
 
     def solving(self, group: TrainingGroup) -> SolveSettings:
         return SolveSettings(
@@ -199,17 +191,12 @@ class BO4SC(Method):
         """φ: the weights first, then the variables in ``also``."""
         parts: list[bilevel.OuterVariable] = []
         if self.weights is not None:
-            parts.append(self.weight_variable(task))
+            kind = bilevel.SmoothedWeights if self.weights == "neighbours" else bilevel.SampleWeights
+            strength = 0.01 if self.weights == "prior" and self.prior_strength is None else self.prior_strength or 0.0
+            settings: dict[str, Any] = {"form": self.form, "initial_weight": self.initial_weight}
+            parts.append(kind(len(task.train), prior_strength=strength, **settings))
         parts += [_ALSO[name](model, task) for name in self.also]
         return parts[0] if len(parts) == 1 else bilevel.OuterVariables(*parts)
-
-    def weight_variable(self, task: Task) -> bilevel.OuterVariable:
-        """The weights of the training samples."""
-        strength = self.prior_strength or 0.0
-        if self.weights == "prior" and self.prior_strength is None:
-            strength = 0.01
-        kind = bilevel.SmoothedWeights if self.weights == "neighbours" else bilevel.SampleWeights
-        return kind(len(task.train), form=self.form, initial_weight=self.initial_weight, prior_strength=strength)
 
     def outer_optimizer(self, group: TrainingGroup) -> bilevel.Optimizer:
         """Gradient descent for the weights, Adam for everything else."""
@@ -249,9 +236,8 @@ class BO4SC(Method):
 
 def _descent(group: TrainingGroup) -> bilevel.SGD:
     """Projected gradient descent for the sample weights, with a default rate proportional to their number."""
-    return bilevel.SGD(
-        group.each(lambda m, t: 1.5 * len(t.train) if m.outer_learning_rate is None else m.outer_learning_rate)
-    )
+    rate = group.each(lambda m, t: 1.5 * len(t.train) if m.outer_learning_rate is None else m.outer_learning_rate)
+    return bilevel.SGD(rate)
 
 
 _ALSO: dict[Companion, Callable[[nn.Module, Task], bilevel.OuterVariable]] = {

@@ -97,10 +97,7 @@ IMAGE_METHODS: dict[str, Entry] = {
         replace(STRENGTHS, outer_loss="dece", outer_settings=DECE),
         "meta-calibration: L2 strengths of the head's units moved by CE + DECE",
     ),
-    "ce-sece": Entry(
-        STRENGTHS,
-        "L2 strengths of the head's units moved by CE + SECE",
-    ),
+    "ce-sece": Entry(STRENGTHS, "L2 strengths of the head's units moved by CE + SECE"),
     "flg": Entry(replace(GAMMA_NET, outer_loss="nll", outer_settings=()), "γ-Net moved by the held-out NLL"),
     "flg-dece": Entry(replace(GAMMA_NET, outer_loss="dece", outer_settings=DECE), "γ-Net moved by CE + DECE"),
     "flg-sece": Entry(GAMMA_NET, "γ-Net moved by CE + squared SECE, with the head treated as solved"),

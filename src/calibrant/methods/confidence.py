@@ -101,10 +101,8 @@ def choose_map(logits: Tensor, labels: Tensor, sample_weight: Tensor | None = No
     gains = torch.empty_like(share)
     for k in range(FOLDS):
         held, rest = folds == k, folds != k
-        one, other = (
-            _losses(fit_map(logits[rest], labels[rest], share[rest], hidden=width)(logits[held]), labels[held])
-            for width in (0, hidden)
-        )
+        maps = [fit_map(logits[rest], labels[rest], share[rest], hidden=width) for width in (0, hidden)]
+        one, other = (F.cross_entropy(each(logits[held]), labels[held], reduction="none") for each in maps)
         gains[held] = one - other
     gain = float((share * gains).sum() / share.sum())
     error = float(((share / share.sum()) ** 2 @ (gains - gain) ** 2).sqrt())
@@ -204,10 +202,6 @@ def _prepared(logits: Tensor, labels: Tensor, weights: Tensor | None) -> tuple[T
         kept = torch.from_numpy(np.random.default_rng(0).permutation(len(labels))[:rows])
         logits, labels, share = logits[kept], labels[kept], share[kept]
     return logits.double(), labels, share
-
-
-def _losses(logits: Tensor, labels: Tensor) -> Tensor:
-    return F.cross_entropy(logits, labels, reduction="none")
 
 
 FEW = 2000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
@@ -17,7 +16,7 @@ from calibrant.data.streams.streams import Augment, mix
 from calibrant.data.vision import Mixup
 from calibrant.losses import Loss
 from calibrant.losses.classification import cross_entropy
-from calibrant.methods.averaged import evaluated
+from calibrant.methods.averaged import mean_on
 from calibrant.methods.core.method import Method, SolveSettings, TrainingGroup
 from calibrant.methods.core.samples import Samples, few_inputs
 from calibrant.methods.core.task import Task
@@ -103,8 +102,12 @@ class Recipe:
         if self.select != "last":
             every = max(1, steps // self.epochs // stride)
             part = task.need_val("The choice of the best state")
-            criterion = error if self.select == "error" else cross_entropy
-            callbacks.append(bilevel.EarlyStopping(MeanOn(part, criterion), patience=None, every=every))
+            function = error if self.select == "error" else cross_entropy
+
+            def criterion(run: Run) -> Tensor:
+                return mean_on(run, run.state, part, function)
+
+            callbacks.append(bilevel.EarlyStopping(criterion, patience=None, every=every))
         return callbacks
 
 
@@ -118,24 +121,6 @@ RECIPES = {
 def error(logits: Tensor, labels: Tensor) -> Tensor:
     """1 for each wrong prediction, 0 for each right one."""
     return (logits.argmax(-1) != labels).double()
-
-
-@dataclass(frozen=True)
-class MeanOn:
-    """A criterion for early stopping: the (weighted) mean of ``function(logits, labels)`` on a part.
-
-    The function gives one value per sample. The run trains a single network.
-    """
-
-    part: Samples
-    function: Callable[[Tensor, Tensor], Tensor]
-
-    def __call__(self, run: Run) -> Tensor:
-        values = self.function(*evaluated(run, run.live_state, self.part))
-        if self.part.sample_weight is None:
-            return values.mean()
-        weights = self.part.sample_weight.to(values)
-        return (weights * values).sum() / weights.sum()
 
 
 @dataclass(frozen=True)

@@ -35,33 +35,30 @@ def _recipe(kind: str, optimizer: Optimizer, **settings: Any) -> AveragedNetwork
     return AveragedNetwork(optimizer=optimizer, precision="auto", patience=None, restarts=4, kind=kind, **settings)
 
 
+def _sgd(rate: float) -> SGD:
+    return SGD(rate, momentum=0.9, nesterov=True, weight_decay=5e-4)
+
+
+def _adamw(rate: float, decay: float, clip: float | None = None) -> AdamW:
+    return AdamW(rate, weight_decay=decay, decay_on="weights", clip_norm=clip)
+
+
 RECIPES: dict[Kind, AveragedNetwork] = {
-    "convolution": _recipe(
-        "convolutional network with BatchNorm", SGD(0.2, momentum=0.9, nesterov=True, weight_decay=5e-4)
-    ),
-    "transformer": _recipe("transformer", AdamW(1e-3, weight_decay=0.2, decay_on="weights", clip_norm=1.0), warmup=0.3),
-    "recurrent": _recipe("recurrent network", AdamW(6e-3, weight_decay=0.2, decay_on="weights", clip_norm=1.0)),
-    "other-conv": _recipe("convolutional network without BatchNorm", AdamW(4e-3, weight_decay=0.2, decay_on="weights")),
-    "perceptron": _recipe("perceptron", AdamW(4e-3, weight_decay=0.2, decay_on="weights")),
-    "pretrained": _recipe(
-        "pretrained network", AdamW(1e-4, weight_decay=0.01, decay_on="weights", clip_norm=1.0), steps=400, passes=4
-    ),
-    "pretrained-conv": _recipe(
-        "pretrained convolutional network with BatchNorm",
-        AdamW(1e-3, weight_decay=0.05, decay_on="weights", clip_norm=1.0),
-    ),
+    "convolution": _recipe("convolutional network with BatchNorm", _sgd(0.2)),
+    "transformer": _recipe("transformer", _adamw(1e-3, 0.2, clip=1.0), warmup=0.3),
+    "recurrent": _recipe("recurrent network", _adamw(6e-3, 0.2, clip=1.0)),
+    "other-conv": _recipe("convolutional network without BatchNorm", _adamw(4e-3, 0.2)),
+    "perceptron": _recipe("perceptron", _adamw(4e-3, 0.2)),
+    "pretrained": _recipe("pretrained network", _adamw(1e-4, 0.01, clip=1.0), steps=400, passes=4),
+    "pretrained-conv": _recipe("pretrained convolutional network with BatchNorm", _adamw(1e-3, 0.05, clip=1.0)),
 }
 """One row for each kind. Learning rates are for batches of about 128 samples; see :func:`recipe_for`."""
 SMALL_RECIPES: dict[Kind, AveragedNetwork] = {
-    "convolution": _recipe(
-        "small convolutional network with BatchNorm", SGD(0.3, momentum=0.9, nesterov=True, weight_decay=5e-4)
-    ),
-    "transformer": _recipe("small transformer", AdamW(6e-3, weight_decay=0.5, decay_on="weights", clip_norm=1.0)),
-    "recurrent": _recipe("small recurrent network", AdamW(2e-2, weight_decay=0.2, decay_on="weights", clip_norm=1.0)),
-    "other-conv": _recipe(
-        "small convolutional network without BatchNorm", AdamW(12e-3, weight_decay=0.5, decay_on="weights")
-    ),
-    "perceptron": _recipe("small perceptron", AdamW(4e-3, weight_decay=0.5, decay_on="weights")),
+    "convolution": _recipe("small convolutional network with BatchNorm", _sgd(0.3)),
+    "transformer": _recipe("small transformer", _adamw(6e-3, 0.5, clip=1.0)),
+    "recurrent": _recipe("small recurrent network", _adamw(2e-2, 0.2, clip=1.0)),
+    "other-conv": _recipe("small convolutional network without BatchNorm", _adamw(12e-3, 0.5)),
+    "perceptron": _recipe("small perceptron", _adamw(4e-3, 0.5)),
 }
 """Small networks bear higher rates, and need them in a short run."""
 SMALL, LARGE = 100_000, 1_000_000

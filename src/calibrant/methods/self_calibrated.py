@@ -124,12 +124,8 @@ def costly(task: Task) -> bool:
     Rows are wide if their columns are principal axes, or more than half as many as there are rows. Tables of at most
     ``CELLS`` cells (rows × columns) are never costly.
     """
-    inputs = task.train.inputs
-    if not (
-        isinstance(inputs, Tensor)
-        and inputs.dim() == 2
-        and (task.model is None or isinstance(task.model, tabular.PlainNetwork))
-    ):
+    inputs, ours = task.train.inputs, task.model is None or isinstance(task.model, tabular.PlainNetwork)
+    if not (ours and isinstance(inputs, Tensor) and inputs.dim() == 2):
         return False
     columns, rows = inputs.shape[1], len(task.train) if task.val is None else len(task.train) + len(task.val)
     wide = rows * columns > CELLS and (type(task.model) is tabular.PlainNetwork or rows < 2 * columns)

@@ -134,14 +134,11 @@ class Ensemble(Method):
         base, members = methods[0].base, methods[0].members
         again = [task.again(mix(task.seed, k) % 2**31) for task in tasks for k in range(members)]
         trained = base.fit_group([base] * len(again), again, **how)
-        groups = [trained[k : k + members] for k in range(0, len(trained), members)]
-        return [
-            Mixture(
-                begun([network for member in group for network in member.networks]),
-                failure=next((member.failure for member in group if member.failure), None),
-            )
-            for group in groups
-        ]
+        mixtures: list[Fitted] = []
+        for group in (trained[k : k + members] for k in range(0, len(trained), members)):
+            networks = begun([network for member in group for network in member.networks])
+            mixtures.append(Mixture(networks, failure=next((m.failure for m in group if m.failure), None)))
+        return mixtures
 
 
 _AVERAGED = AveragedNetwork()
@@ -223,8 +220,8 @@ def best_subset(networks: Sequence[Any], part: Samples) -> tuple[Any, ...]:
     """The subset of networks whose mean probability has the lowest NLL on a part."""
     predictions = [held_out_probs(network, part) for network in networks]
     probs, labels = [member_probs for member_probs, _ in predictions], predictions[0][1]
-    numbers = range(len(networks))
-    subsets = [subset for size in range(1, len(networks) + 1) for subset in combinations(numbers, size)]
+    count = len(networks)
+    subsets = [subset for size in range(1, count + 1) for subset in combinations(range(count), size)]
     chosen = min(subsets, key=lambda subset: _nll([probs[k] for k in subset], labels, part.sample_weight))
     return tuple(networks[k] for k in chosen)
 

@@ -27,8 +27,7 @@ def threshold_for_coverage(
     everything is accepted.
     """
     coverage = check_fraction(coverage, "coverage")
-    has_outcomes = correct is not None
-    conf, hits = as_pair(confidence, correct if has_outcomes else np.zeros(np.shape(confidence), bool))
+    conf, hits = as_pair(confidence, np.zeros(np.shape(confidence), bool) if correct is None else correct)
     n = len(conf)
     if level is None:
         k = int(np.ceil(coverage * n * (1 - 1e-12)))
@@ -37,7 +36,7 @@ def threshold_for_coverage(
     window = Window.below(np.sort(conf)[n - k]) if k <= n else Window.below(-np.inf)
     accepted, risk = on_sample(conf, hits, window)
     method = "sample quantile" if level is None else "tolerance limit"
-    return RejectionRule(window, "coverage", coverage, method, n, accepted, risk if has_outcomes else np.nan, level)
+    return RejectionRule(window, "coverage", coverage, method, n, accepted, np.nan if correct is None else risk, level)
 
 
 def chow_threshold(error_cost: float, rejection_cost: float) -> float:

@@ -211,9 +211,9 @@ def with_top(sets: np.ndarray, rank: np.ndarray) -> np.ndarray:
 
 
 def blocks(shape: tuple[int, ...]) -> Iterator[slice]:
-    """Divide rows into blocks, so that sorting needs little memory; at least one block."""
-    size = max(1, _ENTRIES_AT_ONCE // shape[1])
-    for start in range(0, max(1, shape[0]), size):
+    """Divide rows into blocks, so that sorting needs little memory."""
+    size = _ENTRIES_AT_ONCE // shape[1] + 1
+    for start in range(0, shape[0], size):
         yield slice(start, start + size)
 
 

@@ -37,7 +37,6 @@ from calibrant.selective.curve import accepted_counts, as_pair
 from calibrant.selective.rule import RejectionRule, Window, on_sample
 from calibrant.selective.uniform import uniform_risk_bound
 
-_METHODS = ("ranks", "fixed-sequence", "uniform")
 # Denser ranks find the best coverage more exactly, but leave less of δ for each. On simulated data with 300 to 10,000
 # samples, 1.1 was a good compromise, and 1.5 for the starts of the sequences.
 _RANK_RATIO = 1.1
@@ -83,7 +82,7 @@ def threshold_for_risk(
     (True, False)
     """
     risk, level = check_fraction(risk, "risk"), check_fraction(level, "level")
-    check_choice("method", method, _METHODS)
+    check_choice("method", method, ("ranks", "fixed-sequence", "uniform"))
     if method == "uniform":
         return uniform_risk_bound(confidence, correct, level=level, two_sided=False).best_window(risk)
     conf, hits = as_pair(confidence, correct)

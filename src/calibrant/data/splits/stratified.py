@@ -14,20 +14,6 @@ import numpy as np
 from calibrant.base.settings import shown
 
 
-def train_val_test(
-    samples: int,
-    sizes: Sequence[float] = (0.6, 0.2, 0.2),
-    *,
-    seed: int,
-    stratify: Any = None,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Three disjoint index arrays, in random order; see :func:`split_indices`."""
-    if len(sizes) != 3:
-        raise ValueError(f"sizes must have three entries; got {len(sizes)}. split_indices accepts any number.")
-    train, val, test = split_indices(samples, sizes, seed=seed, stratify=stratify)
-    return train, val, test
-
-
 def split_indices(samples: int, sizes: Sequence[float], *, seed: int, stratify: Any = None) -> tuple[np.ndarray, ...]:
     """Disjoint index arrays, one per size, each in random order.
 

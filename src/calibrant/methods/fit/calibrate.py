@@ -17,8 +17,6 @@ from calibrant.methods.fit.plain_module import form_of
 from calibrant.methods.fit.trained import Calculated, Trained
 from calibrant.models.functional.user_modules import copied
 
-Gather = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-
 
 def calibrate(
     model: nn.Module,
@@ -28,6 +26,7 @@ def calibrate(
     head: str | None = None,
     device: str | torch.device | None = None,
     labels: str | None = None,
+    gather: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] | None = None,
 ) -> Trained:
     """Calibrate a trained network on data that it was not trained on. Its parameters are not changed.
 
@@ -39,7 +38,7 @@ def calibrate(
         Maps inputs to logits, (n, C). It is copied.
     val : ``(inputs, labels)`` or a loader
         Data that the network was not trained on, in a form that :func:`calibrant.fit` accepts. In a
-        ``torch.distributed`` group, pass all of the data to each process: a process sees its own loader only.
+        ``torch.distributed`` group, pass all of the data to each process, or ``gather``.
     calibrator : str
         A name in :data:`calibrant.posthoc.CALIBRATORS`; "auto" for :class:`calibrant.posthoc.Auto`; or "map" for the
         choice of :func:`calibrant.fit` between a confidence map and a temperature
@@ -47,6 +46,8 @@ def calibrate(
         "map".
     head, device, labels
         As in :func:`calibrant.fit`.
+    gather : callable ``(logits, labels) -> (logits, labels)``, optional
+        Joins the outputs of several processes, each of which has a part of the data.
 
     Returns
     -------
@@ -61,13 +62,6 @@ def calibrate(
     >>> torch.allclose(result.module(x).softmax(1).double(), result.probs(x), atol=1e-5)
     True
     """
-    return calibrate_gathered(model, val, lambda *outputs: outputs, calibrator, head, device, labels)
-
-
-def calibrate_gathered(
-    model: nn.Module, val: Any, gather: Gather, calibrator: str, head: Any, device: Any, labels: str | None
-) -> Trained:
-    """:func:`calibrate` on ``gather(logits, labels)`` of this process's share of the data."""
     if not isinstance(model, nn.Module):
         advice = other_models(model)
         raise TypeError(f"model must be a trained nn.Module; got {type(model).__name__}.{advice}")
@@ -78,6 +72,7 @@ def calibrate_gathered(
     part = checked(part, count_classes(twin, {"val": few}, trained=True), "val")
     plain = Mixture((Calculated(twin),))
     logits, targets, weights = held_out_logits(plain, part)
-    logits, targets = gather(logits, targets)
+    if gather is not None:
+        logits, targets = gather(logits, targets)
     fitted = recalibrated(plain, logits, targets, weights, calibrator)
     return Trained(fitted, (twin,), form_of(twin, few, head))

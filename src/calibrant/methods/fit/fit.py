@@ -90,8 +90,9 @@ def fit(
         for others.
     epochs : int, optional
         Passes over the training data. Default: the method's.
-    freeze : "backbone" or names of submodules and parameters, optional
-        Parts that are not trained. "backbone" is everything except the head. Frozen layers run in evaluation mode.
+    freeze : "backbone", optional
+        Train the head only; all other layers run in evaluation mode. To freeze other parts, set ``requires_grad=False``
+        on their parameters and call ``eval()`` on their layers.
     head : str, optional
         The name of the layer that computes the logits. Needed only if it cannot be found automatically.
     device : str, optional

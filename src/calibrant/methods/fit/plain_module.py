@@ -8,16 +8,17 @@ classifier (several networks, a confidence map, a lapse rate, a network without 
 
 from __future__ import annotations
 
-import copy
 import functools
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
 
+from calibrant.base.settings import check_choice
 from calibrant.bilevel import LogitMap
 from calibrant.bilevel.variables.logits import describe
 from calibrant.methods.confidence import Mapped
@@ -28,53 +29,30 @@ from calibrant.models.functional.network import call, logits_of, takes_by_name
 from calibrant.models.functional.user_modules import copied, leading_parameter
 from calibrant.posthoc.temperature import Temperature
 
-Freeze = Literal["backbone"] | Sequence[str]
+Freeze = Literal["backbone"]
 
 
 def frozen(model: nn.Module, freeze: Freeze | None, inputs: Any, head: str | None = None) -> nn.Module:
-    """A copy of a network in which some parts are not trained; with ``freeze=None``, the network itself.
+    """A copy of a network of which only the head is trained; with ``freeze=None``, the network itself.
 
-    Their parameters have ``requires_grad=False``. Their layers are in evaluation mode, so that dropout is off and the
-    statistics of BatchNorm do not change.
-
-    Parameters
-    ----------
-    model : nn.Module
-    freeze : "backbone", names of submodules or parameters, or None
-        "backbone" is everything except the head.
-    inputs : a few inputs, used to find the head
-    head : the name of the head; None: find it automatically
+    The other parameters have ``requires_grad=False``. Their layers are in evaluation mode, so that dropout is off and
+    the statistics of BatchNorm do not change. ``inputs`` and the name ``head`` are used to find the head.
     """
-    twin = model if freeze is None else copied(model)
-    parameters, modules = dict(twin.named_parameters()), dict(twin.named_modules())
-    names: list[str] = [] if freeze is None else [freeze] if isinstance(freeze, str) else list(freeze)
-    if names == ["backbone"] and isinstance(freeze, str):
-        head_name = head_of(twin, inputs, head).name
-
-        def outside(name: str) -> bool:
-            return not f"{name}.".startswith(f"{head_name}.")
-
-        names = list(filter(outside, parameters))
-        for name, layer in modules.items():
-            if name and outside(name) and not head_name.startswith(f"{name}."):
+    check_choice("freeze", freeze, ("backbone", None))
+    if freeze is not None:
+        model = copied(model)
+        kept = f"{head_of(model, inputs, head).name}."
+        for name, parameter in model.named_parameters():
+            parameter.requires_grad_(parameter.requires_grad and f"{name}.".startswith(kept))
+        for name, layer in model.named_modules():
+            if name and not f"{name}.".startswith(kept) and not kept.startswith(f"{name}."):
                 layer.training = False
-    for name in names:
-        if name in parameters:
-            parameters[name].requires_grad_(False)
-        elif name in modules and name:
-            modules[name].requires_grad_(False).eval()
-        else:
-            children = ", ".join(repr(k) for k, _ in twin.named_children())
-            raise ValueError(
-                f"freeze names {name!r}, which the model does not have. Its parts are {children}; name nested parts "
-                "with dots. freeze='backbone' freezes everything except the head."
-            )
-    if not any(p.requires_grad for p in parameters.values()):
+    if not any(p.requires_grad for p in model.parameters()):
         raise ValueError(
             "There is nothing to train: every parameter of the model is frozen (requires_grad=False). Keep at least "
             "the head trainable, as freeze='backbone' does."
         )
-    return twin
+    return model
 
 
 def head_of(model: nn.Module, inputs: Any, name: str | None = None) -> Head:
@@ -105,7 +83,7 @@ def mean_and_steps(fitted: Fitted) -> tuple[Mixture, Steps]:
     if isinstance(fitted, Mixture):
         return fitted, ()
     step: float | LogitMap | None = temperature_of(fitted)
-    if step is None and isinstance(fitted, Mapped) and isinstance(fitted.map, LogitMap):
+    if step is None and isinstance(fitted, Mapped):
         step = fitted.map
     if step is not None:
         mean, steps = mean_and_steps(fitted.model)  # type: ignore[attr-defined]
@@ -121,19 +99,15 @@ def temperature_of(fitted: Fitted) -> float | None:
     """The temperature that is the last step of a classifier; None if that is another step."""
     if isinstance(fitted, Recalibrated) and type(fitted.calibrator) is Temperature:
         return float(fitted.calibrator.temperature_)
-    if isinstance(fitted, Mapped) and isinstance(fitted.map, LogitMap) and not fitted.map.hidden:
+    if isinstance(fitted, Mapped) and not fitted.map.hidden:
         return 1 / fitted.map.factor
     return None
 
 
 def form_of(model: nn.Module, inputs: Any, head: str | None = None) -> Form:
     """The form of a network, found by running it on a few inputs."""
-    with generators_restored(next(model.parameters())):
-        return _form_of(copied(model).eval(), inputs, head)
-
-
-def _form_of(twin: nn.Module, inputs: Any, head: str | None) -> Form:
-    with torch.no_grad():
+    twin = copied(model).eval()
+    with torch.no_grad(), generators_restored(next(model.parameters())):
         output = call(twin, inputs)
     kind = "first"
     if isinstance(output, Tensor):
@@ -173,7 +147,7 @@ def _foldable(model: nn.Module, inputs: Any, logits: Tensor, name: str | None) -
     if type(head) not in (nn.Linear, nn.Bilinear) or "weight" not in head._parameters:
         return None
     _scale(head, 2.0, None, 1.0)
-    with torch.no_grad():
+    with torch.no_grad(), generators_restored(next(model.parameters())):
         same = torch.allclose(logits_of(call(model, inputs)), logits / 2, atol=1e-4, rtol=1e-3)
     return head_name if same else None
 
@@ -192,15 +166,16 @@ def _scale(head: Any, temperature: float, bias: Tensor | None, after: float) -> 
 def _graph(mixture: Mixture, steps: Steps, networks: Sequence[nn.Module], form: Form) -> fx.GraphModule:
     """The networks and the last steps as a graph that torch can run, save, script and export without calibrant."""
     root, graph = nn.Module(), fx.Graph()
+    tracer = fx.proxy.GraphAppendingTracer(graph)
     root.networks = nn.ModuleList(map(copied, networks))
     like = leading_parameter(networks[0])
     placeholders = [graph.placeholder(name) for name in form.names or ("inputs",)]
     positional = tuple(placeholders) if form.names is None else ()
     by_name: dict[str, Any] = dict(zip(form.names or (), placeholders, strict=False))
 
-    def constant(name: str, value: float | Tensor) -> Any:
-        root.register_buffer(name, value.to(like) if isinstance(value, Tensor) else like.new_tensor(value))
-        return fx.Proxy(graph.get_attr(name))
+    def constant(name: str, value: float | Tensor, dtype: torch.dtype = like.dtype) -> Any:
+        root.register_buffer(name, torch.as_tensor(value, dtype=dtype, device=like.device))
+        return fx.Proxy(graph.get_attr(name), tracer)
 
     temperature = constant("temperature", float(mixture.temperature))
     bias = None if mixture.bias is None else constant("bias", mixture.bias)
@@ -216,18 +191,22 @@ def _graph(mixture: Mixture, steps: Steps, networks: Sequence[nn.Module], form: 
     shares = mixture.shares or (1.0,) * len(networks)
     members: list[Any] = []
     for position, share in enumerate(shares):
-        output = fx.Proxy(graph.call_module(f"networks.{position}", positional, by_name))
+        output = fx.Proxy(graph.call_module(f"networks.{position}", positional, by_name), tracer)
         logits: Any = _OUTPUTS[form.output](output)
         member = torch.softmax(calibrated(logits), -1) if pooled else logits
         members.append(member * (share / sum(shares)) if len(networks) > 1 else member)
     mean: Any = functools.reduce(operator.add, members)
     mean = torch.log(mean) if pooled else calibrated(mean)
     for position, step in enumerate(steps):
-        name = f"after_{position}"
-        if isinstance(step, LogitMap):
-            mean = _inlined(graph, root, name, PlainMap(step, form.n_classes, like), mean)
+        if isinstance(step, LogitMap):  # as in its forward pass, on symbols
+            wide = torch.promote_types(like.dtype, torch.float32)
+            named = {name: value.detach().clone() for name, value in step.named_parameters()}
+            parts = {name: constant(f"after_{position}_{name}", value, wide) for name, value in named.items()}
+            symbols: Any = SimpleNamespace(largest=step.largest, **parts)
+            mean = mean.to(wide)
+            mean = mean * torch.exp(LogitMap.log_factor(symbols, describe(mean, form.n_classes))).unsqueeze(-1)
         else:
-            mean = mean / constant(name, step)
+            mean = mean / constant(f"after_{position}", step)
     graph.output(mean.node)
     return fx.GraphModule(root, graph, class_name="CalibratedModule").eval()
 
@@ -239,32 +218,3 @@ _OUTPUTS: dict[str, Callable[[Any], Any]] = {
     "first": lambda output: output[0],
 }
 """The logits in the output of a network, by :attr:`Form.output`."""
-
-
-def _inlined(graph: fx.Graph, root: nn.Module, name: str, module: nn.Module, given: Any) -> fx.Proxy:
-    """Copy the steps of a module of one input into a graph; its parameters become buffers of ``root.name``."""
-    traced = fx.Tracer().trace(module)
-    held = nn.Module()
-    root.add_module(name, held)
-    copied_nodes: dict[fx.Node, fx.Node] = {next(iter(traced.nodes)): given.node}
-    for node in traced.nodes:
-        if node.op == "get_attr":
-            buffer_name = node.target.replace(".", "_")
-            held.register_buffer(buffer_name, operator.attrgetter(node.target)(module).detach())
-            copied_nodes[node] = graph.get_attr(f"{name}.{buffer_name}")
-    output: Any = graph.graph_copy(traced, copied_nodes)
-    return fx.Proxy(output)
-
-
-class PlainMap(nn.Module):
-    """A confidence map for a known number of classes. torch traces it to a graph that does not need this class."""
-
-    def __init__(self, logit_map: LogitMap, n_classes: int, like: Tensor) -> None:
-        super().__init__()
-        self.n_classes, self.dtype = n_classes, torch.promote_types(like.dtype, torch.float32)
-        self.map = copy.deepcopy(logit_map).to(like.device, self.dtype).requires_grad_(False)
-
-    def forward(self, logits: Tensor) -> Tensor:
-        """``logits · exp(s(logits))``, as :class:`calibrant.bilevel.LogitMap`."""
-        wide = logits.to(self.dtype)
-        return wide * torch.exp(self.map.log_factor(describe(wide, self.n_classes))).unsqueeze(-1)

@@ -278,15 +278,10 @@ def _packed(extras: dict[str, Any], key: str, arrays: Arrays) -> dict[str, Any]:
     for name, value in extras.items():
         entry_arrays: Arrays = {}
         with contextlib.suppress(ValueError):
-            trees[name] = pack(_arrays(value), f"{key}.{name}", entry_arrays)
+            plain = map_tensors(_array, value)  # type: ignore[arg-type]
+            trees[name] = pack(plain, f"{key}.{name}", entry_arrays)
             arrays |= entry_arrays
     return trees
-
-
-def _arrays(value: Any) -> Any:
-    if isinstance(value, Tensor):
-        return _array(value)
-    return {name: _arrays(entry) for name, entry in value.items()} if isinstance(value, dict) else value
 
 
 def _tensors(value: Any) -> Any:

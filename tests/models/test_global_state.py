@@ -1,4 +1,4 @@
-"""Tests of seeded blocks: threads draw the numbers of their own seeds, and torch's global state is restored."""
+"""Tests of torch's global state: seeded blocks, and threads for independent work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 import torch
 
-from calibrant.models.functional.global_state import generators_restored, seeded_generators, seeded_start
+from calibrant.models.functional.global_state import generators_restored, seeded_generators, seeded_start, share_out
 
 LIKE = torch.zeros(1)
 BLOCKS = {"start": seeded_start, "generators": lambda seed: seeded_generators(seed, LIKE)}
@@ -74,3 +74,60 @@ def test_a_forked_process_does_not_wait_for_former_threads():
 def _first_number(seed):
     with seeded_start(seed):
         return torch.rand(1).item()
+
+
+@pytest.fixture
+def three_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_every_part_is_taken_once_by_single_threads():
+    taken, started, threads = [], threading.Barrier(3), set()
+
+    def work(parts):
+        started.wait(timeout=60)  # all three threads run at the same time
+        threads.add((threading.get_ident(), torch.get_num_threads()))
+        taken.extend(parts)
+
+    share_out(work, range(100))
+    assert sorted(taken) == list(range(100))
+    assert len(threads) == 3
+    assert {number for _, number in threads} == {1}
+    assert torch.get_num_threads() == 3
+
+
+@pytest.mark.usefixtures("three_threads")
+@pytest.mark.parametrize("count", [0, 1, 5])
+def test_one_thread_or_one_part_needs_no_other_threads(count):
+    calls = []
+    if count > 1:
+        torch.set_num_threads(1)
+    share_out(lambda parts: calls.append((threading.get_ident(), list(parts))), range(count))
+    assert calls == [(threading.get_ident(), list(range(count)))]
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_errors_are_raised_and_the_number_is_restored():
+    def work(parts):
+        raise ValueError(f"part {parts[0]}")
+
+    with pytest.raises(ValueError, match="part"):
+        share_out(work, range(10))
+    assert torch.get_num_threads() == 3
+
+
+@pytest.mark.usefixtures("three_threads")
+def test_callers_together_take_turns_and_restore_the_number():
+    numbers = []
+
+    def work(parts):
+        numbers.append(torch.get_num_threads())
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda _: share_out(work, range(6)), range(8)))
+    assert set(numbers) == {1}
+    assert torch.get_num_threads() == 3
