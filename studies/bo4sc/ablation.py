@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -81,40 +81,33 @@ def tell(results: Results) -> Report:
             "seeds that are not reported."
         )
 
-    def table(values: Callable[[str, str], dict[Any, float]]) -> None:
+    def values(name: str, metric: str, over: Sequence[str]) -> dict[Any, float]:
+        """The mean over some sets by seed; NaN if one of the trainings failed."""
+        each = [by_seed(records, metric, dataset=dataset, method=name) for dataset in over]
+        seeds = [seed for seed in each[0] if all(seed in part for part in each)]
+        return {seed: float(np.mean([np.nan if part[seed] is None else part[seed] for part in each])) for seed in seeds}
+
+    for title, over in {"All sets": sets, **{dataset: [dataset] for dataset in sets}}.items():
+        report.section(title, "For each seed, the mean over the sets." if over is sets else "")
         rows = []
         for name in names:
-            own = {metric: values(name, metric) for metric in METRICS}
+            means = {metric: values(name, metric, over) for metric in METRICS}
             other = OURS if group[name] == OURS and OURS in names else "bo4sc"
-            gaps = [shared_difference(own[m], values(other, m)) for m in ("true_ece", "nll")]
-            found = [*(mean_interval(v.values()) if v else UNMEASURED for v in own.values()), *gaps]
+            gaps = [shared_difference(means[m], values(other, m, over)) for m in ("true_ece", "nll")]
+            estimates = [*(mean_interval(v.values()) if v else UNMEASURED for v in means.values()), *gaps]
             # A failed training has no mean; its row stays empty.
-            rows.append([name, group[name], *(None if np.isnan(e.value) else e for e in found)])
+            rows.append([name, group[name], *(None if np.isnan(e.value) else e for e in estimates)])
         heads = [*METRICS.values(), Column("Δ true ECE", digits=4), Column("Δ NLL", digits=4)]
         report.table(["variant", "what", *heads], rows)
-
-    def on(dataset: str) -> Callable[[str, str], dict[Any, float]]:
-        return lambda name, metric: by_seed(records, metric, dataset=dataset, method=name)
-
-    def over_sets(name: str, metric: str) -> dict[Any, float]:
-        each = [on(dataset)(name, metric) for dataset in sets]
-        whole = [seed for seed in each[0] if all(seed in v for v in each)]
-        return {s: float(np.mean([np.nan if v[s] is None else v[s] for v in each])) for s in whole}
-
-    report.section("All sets", "For each seed, the mean over the sets.")
-    table(over_sets)
-    for dataset in sets:
-        report.section(dataset)
-        table(on(dataset))
     report.section(
         "Weights and noise",
         "The share of misclassified training samples with w < 0.5, and of correct ones with w > 0.5; the rank "
         "correlation of a sample's weight with the exact probability of its label; the AUROC of low weights for "
         "finding labels that differ from the Bayes classifier's. Means over all sets and seeds with a value.",
     )
-    story = pd.DataFrame(records).groupby("method")[list(STORY)].agg(lambda own: own.astype(float).mean()).dropna()
-    rows = [[name, *map(float, story.loc[name])] for name in names if name in story.index]
-    report.table(["variant", *(Column(heading, digits=2) for heading in WEIGHTS)], rows)
+    story = pd.DataFrame(records).groupby("method")[list(STORY)].agg(lambda s: s.astype(float).mean()).dropna()
+    weights = [[name, *map(float, story.loc[name])] for name in names if name in story.index]
+    report.table(["variant", *(Column(heading, digits=2) for heading in WEIGHTS)], weights)
     failures(report, records, "Their rows are empty.")
     foot(report, results, hidden=("sgd_search",))
     return report

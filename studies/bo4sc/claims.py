@@ -103,8 +103,8 @@ class Share(NamedTuple):
         sets = [name for name in self.sets if name in datasets(records)]
         shares = {name: list(values_of(records, self.metric, name, self.method).values()) for name in sets}
         if self.paper == "some":  # in how many runs there are any
-            shares = {name: [float(value > 0) for value in own] for name, own in shares.items()}
-        means = {name: mean_interval(own) for name, own in shares.items()}
+            shares = {name: [float(value > 0) for value in values] for name, values in shares.items()}
+        means = {name: mean_interval(values) for name, values in shares.items()}
         holds = min(value.value for value in means.values()) > (0.0 if self.paper == "some" else 0.5)
         runs = min(map(len, shares.values()))
         return Claim(sentence, self.paper, _listed(means, 2), "–", runs, "yes" if holds else "no")
@@ -163,8 +163,8 @@ def claims(records: Records, numbers: Numbers) -> list[Claim]:
 
 def values_of(records: Records, metric: str, dataset: str, method: str) -> Values:
     """The values that were measured, by seed."""
-    found = by_seed(records, metric, dataset=dataset, method=method)
-    return {seed: value for seed, value in found.items() if value is not None}
+    values = by_seed(records, metric, dataset=dataset, method=method)
+    return {seed: value for seed, value in values.items() if value is not None}
 
 
 def _beyond_zero(estimate: Estimate, sign: int) -> bool:
@@ -217,13 +217,13 @@ def bundles(history: np.ndarray, inputs: np.ndarray, labels: np.ndarray, *, seed
     inputs, labels, generator = inputs[moving], labels[moving], np.random.default_rng(seed)
     near, any_two = [], []
     for label in np.unique(labels):
-        own = np.flatnonzero(labels == label)
-        if len(own) < 2:
+        members = np.flatnonzero(labels == label)
+        if len(members) < 2:
             continue
-        _, neighbours = cKDTree(inputs[own]).query(inputs[own], 2)
-        partners = own[(np.arange(len(own)) + generator.integers(1, len(own), len(own))) % len(own)]
-        near += list((standardised[:, own] * standardised[:, own[neighbours[:, 1]]]).mean(0))
-        any_two += list((standardised[:, own] * standardised[:, partners]).mean(0))
+        _, neighbours = cKDTree(inputs[members]).query(inputs[members], 2)
+        partners = members[(np.arange(len(members)) + generator.integers(1, len(members), len(members))) % len(members)]
+        near += list((standardised[:, members] * standardised[:, members[neighbours[:, 1]]]).mean(0))
+        any_two += list((standardised[:, members] * standardised[:, partners]).mean(0))
     return float(np.mean(near)), float(np.mean(any_two))
 
 
@@ -234,8 +234,8 @@ def _cost(records: Records) -> Claim:
         members = {m: values_of(records, "members", dataset, m) for m in ("standard", "standard-matched")}
         seconds = {m: values_of(records, "seconds", dataset, m) for m in ("bo4sc", "standard-matched")}
         if statistics.mean(members["standard-matched"].values()) < statistics.mean(members["standard"].values()):
-            own, control = (statistics.mean(seconds[m].values()) for m in ("bo4sc", "standard-matched"))
-            times[dataset] = own / control
+            weighted, control = (statistics.mean(seconds[m].values()) for m in ("bo4sc", "standard-matched"))
+            times[dataset] = weighted / control
     return Claim(
         "time of BO4SC not always competitive with traditional training (against the same training without weights; "
         "Section 5)",

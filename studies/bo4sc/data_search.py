@@ -217,7 +217,7 @@ def distance(cells: np.ndarray, covariance: np.ndarray, family: str) -> float:
 
 def judged(family: str, cells: Mapping[int, np.ndarray], covariances: Mapping[int, np.ndarray]) -> dict[str, Any]:
     """The cells of one generator, and how far the printed ones lie, at the number of epochs that fits best."""
-    squared = {epochs: distance(own, covariances[epochs], family) for epochs, own in cells.items()}
+    squared = {epochs: distance(values, covariances[epochs], family) for epochs, values in cells.items()}
     best = min(squared, key=lambda epochs: squared[epochs])
     gaps = (printed(family) - cells[best]) / np.sqrt(np.diag(covariances[best]))
     p = float(chi2.sf(squared[best], 4))
@@ -265,12 +265,12 @@ def search_blobs() -> list[dict[str, Any]]:
 def search_spirals() -> list[dict[str, Any]]:
     """One record for each form of the spirals that is within reach."""
     bayes = {form: [form.bayes_accuracy(width) for width in WIDTHS["spirals"]] for form in spiral_forms()}
-    forms = [form for form, own in bayes.items() if within_reach("spirals", own)]
+    forms = [form for form, accuracies in bayes.items() if within_reach("spirals", accuracies)]
     trained = standard_cells("spirals", forms, range(SPLITS))
     covariances = {epochs: spread(cells) * (1 + 1 / SPLITS) for epochs, cells in trained.items()}
     records = [
-        _record("spirals", form, own, "out of reach", 0) | {"fits": False}
-        for form, own in bayes.items()
+        _record("spirals", form, accuracies, "out of reach", 0) | {"fits": False}
+        for form, accuracies in bayes.items()
         if form not in forms
     ]
     records += [
@@ -286,10 +286,10 @@ def search_spirals() -> list[dict[str, Any]]:
 def confirmed(family: str, generators: Sequence[Generator]) -> list[dict[str, Any]]:
     """One more record for each of these generators, from more splits, none of which was used before."""
     cells = standard_cells(family, generators, range(SPLITS, SPLITS + MORE_SPLITS))
-    covariances = {epochs: spread(own) * (1 + 1 / MORE_SPLITS) for epochs, own in cells.items()}
+    covariances = {epochs: spread(values) * (1 + 1 / MORE_SPLITS) for epochs, values in cells.items()}
     return [
         _record(family, g, [g.bayes_accuracy(width) for width in WIDTHS[family]], "confirmed", MORE_SPLITS)
-        | judged(family, {epochs: own[k].mean(0) for epochs, own in cells.items()}, covariances)
+        | judged(family, {epochs: values[k].mean(0) for epochs, values in cells.items()}, covariances)
         for k, g in enumerate(generators)
     ]
 

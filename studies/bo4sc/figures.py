@@ -58,10 +58,10 @@ def of_store(store: Store) -> Numbers:
     lines = [line for line in lines if line["key"]["seed"] == first]
     numbers: Numbers = {}
     for line in sorted(lines, key=lambda line: SHOWN.index(line["key"]["method"])):
-        for figure, own in line[BESIDE].items():
-            whole = numbers.setdefault(figure, dict(own))
-            for models in {"confidence", "models"} & own.keys():
-                whole[models] = {**whole[models], **own[models]}
+        for figure, data in line[BESIDE].items():
+            whole = numbers.setdefault(figure, dict(data))
+            for models in {"confidence", "models"} & data.keys():
+                whole[models] = {**whole[models], **data[models]}
     if "map" in numbers:
         maps = numbers["map"]["confidence"]
         maps[TRUTH] = maps.pop(TRUTH)  # last
@@ -87,9 +87,9 @@ def confidence_map(run: FinishedRun[Prepared]) -> Numbers:
 def reliability(run: FinishedRun[Prepared]) -> Numbers:
     """Fig. 2: the confidence of each test sample, and whether its prediction is right."""
     x, y = run.prepared.problem.test
-    found = predict(run.fitted, run.prepared.scale(x))
-    correct = (found.classes == y).astype(int).tolist()
-    return {"models": {run.method: {"confidence": _rounded(found.confidence, 5), "correct": correct}}}
+    output = predict(run.fitted, run.prepared.scale(x))
+    correct = (output.classes == y).astype(int).tolist()
+    return {"models": {run.method: {"confidence": _rounded(output.confidence, 5), "correct": correct}}}
 
 
 def weight_history(run: FinishedRun[Prepared]) -> Numbers:
@@ -125,8 +125,8 @@ def read(results: Path) -> Numbers:
     if results.suffix == ".jsonl":
         return of_store(Store(results))
     path = path_of(results)
-    found: Numbers = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return found
+    numbers: Numbers = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return numbers
 
 
 def draw_maps(numbers: Numbers) -> Any:

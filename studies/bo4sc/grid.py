@@ -63,11 +63,7 @@ def plan(
     ] = None,
     sets: Sets = None,
     criterion: Annotated[
-        str,
-        Option(
-            "Score that the chosen setting minimises, on points that do not move the weights.",
-            choices=CRITERIA,
-        ),
+        str, Option("Score to minimise, on points that do not move the weights.", choices=CRITERIA)
     ] = "bce",
     seeds: Annotated[int, Option("Number of seeds, starting at 10,000.", least=1)] = 3,
     device: Device = "auto",
@@ -95,7 +91,8 @@ def plan(
     }
 
     def make(store: Store, missing: list[Key]) -> None:
-        run_jobs(store, missing, beside=[[Search(tuple(own), seeds, where)] for own in alike(missing)], workers=jobs)
+        searches = [[Search(tuple(group), seeds, where)] for group in alike(missing)]
+        run_jobs(store, missing, beside=searches, workers=jobs)
 
     keys = [key_of(seeds, fields) for fields in settings_of(values, sets)]
     return Plan(keys, config, make, expected=lambda line: key_of(seeds, line["key"]))
@@ -134,18 +131,18 @@ class Search:
     def __call__(self) -> dict[Key, Record]:
         epochs = sorted({int(key["epochs"]) for key in self.keys})
         settings = list(dict.fromkeys(_without_epochs(key) for key in self.keys))
-        places = [(own, FIRST_SEED + k) for own in settings for k in range(self.seeds)]
-        tasks = [search_task(dict(own)["dataset"], seed) for own, seed in places]
-        methods = [BO4SC(**arguments({**dict(own), "epochs": epochs[-1]})) for own, _ in places]
+        places = [(setting, FIRST_SEED + k) for setting in settings for k in range(self.seeds)]
+        tasks = [search_task(dict(setting)["dataset"], seed) for setting, seed in places]
+        methods = [BO4SC(**arguments({**dict(setting), "epochs": epochs[-1]})) for setting, _ in places]
         jobs = [(method, task) for method, (task, _) in zip(methods, tasks, strict=True)]
         logits = trajectories(jobs, [held for _, held in tasks], epochs, self.device)
-        found: dict[Key, Record] = {}
+        records: dict[Key, Record] = {}
         for key in self.keys:
             first = settings.index(_without_epochs(key)) * self.seeds
             positions = range(first, first + self.seeds)
-            own = torch.stack([logits[p, int(key["epochs"])] for p in positions])
-            found[key] = dict(key.fields) | score(own, torch.stack([tasks[p][1].labels for p in positions]))
-        return found
+            on_held = torch.stack([logits[p, int(key["epochs"])] for p in positions])
+            records[key] = dict(key.fields) | score(on_held, torch.stack([tasks[p][1].labels for p in positions]))
+        return records
 
 
 def _without_epochs(key: Key) -> tuple[tuple[str, Any], ...]:
@@ -162,9 +159,9 @@ def arguments(setting: Mapping[str, Any]) -> dict[str, Any]:
 def extend(config: Mapping[str, Any], records: list[Record]) -> dict[str, Any]:
     """The searched values and the chosen settings, as the records have them."""
     chosen = {
-        name: as_settings(choose(own, config["criterion"]))
+        name: as_settings(choose(of_set, config["criterion"]))
         for name in config["sets"]
-        if (own := [r for r in records if r["dataset"] == name])
+        if (of_set := [r for r in records if r["dataset"] == name])
     }
     return {"grid": {name: sorted({record[name] for record in records}) for name in GRID}, "chosen": chosen}
 

@@ -58,7 +58,7 @@ def make_report(content: Results, numbers: figures.Numbers) -> Report:
     report.table(["left open", "our choice"], words.LEFT_OPEN)
     settings = config["settings"]
     names = list(next(iter(settings.values()), {}))
-    rows = [[dataset, *(_plain(own.get(name)) for name in names)] for dataset, own in settings.items()]
+    rows = [[dataset, *(_plain(setting.get(name)) for name in names)] for dataset, setting in settings.items()]
     caption = f"BO4SC's settings for each set, {origin(content)}. T is steps, η_w is outer_learning_rate."
     report.table(["set", *names], rows, caption)
     report.section("The methods, and the reasons for their settings")
@@ -77,12 +77,12 @@ def make_report(content: Results, numbers: figures.Numbers) -> Report:
 
 def origin(content: Results) -> str:
     """The origin of BO4SC's settings, in words."""
-    found = content.config.get("settings_origin")
-    if not isinstance(found, dict):
-        return str(found or "of unknown origin")
+    search = content.config.get("settings_origin")
+    if not isinstance(search, dict):
+        return str(search or "of unknown origin")
     return (
-        f"chosen on validation data by `{found['command']}` ({count(len(found['seeds']), 'seed')} from "
-        f"{found['seeds'][0]}, lowest {found['criterion']}, calibrant {found['calibrant']}, {found['date']})"
+        f"chosen on validation data by `{search['command']}` ({count(len(search['seeds']), 'seed')} from "
+        f"{search['seeds'][0]}, lowest {search['criterion']}, calibrant {search['calibrant']}, {search['date']})"
     )
 
 
@@ -93,13 +93,13 @@ def enough(records: Records) -> bool:
 
 def caveats(content: Results) -> str:
     """What a reader must know to interpret the verdicts."""
-    own = {record["seed"] for record in content.records}
+    run_seeds = {record["seed"] for record in content.records}
     text = "“Significantly” means that the 95 % interval of the paired difference over seeds excludes zero."
-    if len(own) < SEEDS:
-        text += f" The targets are set for {SEEDS} seeds, and this run has {len(own)}, so its intervals are wide."
+    if len(run_seeds) < SEEDS:
+        text += f" The targets are set for {SEEDS} seeds, and this run has {len(run_seeds)}, so its intervals are wide."
     if not enough(content.records):
         text += " They cannot decide the targets, which are not judged here."
-    if own & words.SEEN:
+    if run_seeds & words.SEEN:
         text += f" Seeds of this run were used while the methods were developed; {words.FURTHER} holds others."
     return f"{text} BO4SC's settings were {origin(content)}."
 
@@ -128,9 +128,9 @@ def _figures(report: Report, numbers: figures.Numbers, records: Records) -> None
     if not numbers:
         report.text("There are no figures, because the result file has no figure data (`….figures.json`) beside it.")
     for number, (name, (draw, caption)) in enumerate(figures.FIGURES.items(), 1):
-        if own := numbers.get(name):
-            title = f"Figure {number}, {own['dataset']}, seed {own['seed']}: {caption}"
-            report.figure(draw(own), title, f"figure-{number}")
+        if data := numbers.get(name):
+            title = f"Figure {number}, {data['dataset']}, seed {data['seed']}: {caption}"
+            report.figure(draw(data), title, f"figure-{number}")
     report.text(
         "Figure 3 in numbers. From it, the paper concludes that most weights of misclassified samples end between 0 "
         "and 0.5, and most others above. Our runs confirm this if both shares exceed one half. The shares are those "

@@ -78,16 +78,16 @@ class Networks:
 
     def train(self, settings: Sequence[Setting], longest: int) -> None:
         """Train the settings that are new."""
-        new = [own for own in settings if (own, longest) not in self.logits]
+        new = [setting for setting in settings if (setting, longest) not in self.logits]
         places = list(itertools.product(new, self.seeds))
         tasks = [search_task(self.dataset, seed)[0] for _, seed in places]
         points = [prepare(self.dataset, seed).task.need_val("The search") for _, seed in places]
-        epochs = [own for own in EPOCHS if own <= longest]
-        jobs = [(network(dict(own), longest), task) for (own, _), task in zip(places, tasks, strict=True)]
+        epochs = [number for number in EPOCHS if number <= longest]
+        jobs = [(network(dict(setting), longest), task) for (setting, _), task in zip(places, tasks, strict=True)]
         logits = trajectories(jobs, points, epochs, "cpu")
-        for number, own in enumerate(new):
+        for number, setting in enumerate(new):
             positions = range(number * len(self.seeds), (number + 1) * len(self.seeds))
-            self.logits[own, longest] = {e: torch.stack([logits[p, e] for p in positions]) for e in epochs}
+            self.logits[setting, longest] = {e: torch.stack([logits[p, e] for p in positions]) for e in epochs}
 
     def labels(self) -> Tensor:
         """Labels (seeds, 300)."""
@@ -110,11 +110,11 @@ def scores(method: str, logits: Tensor, labels: Tensor, fitted: int) -> Record:
     return {"bce": bce.item(), "confidence": right[judged].exp().numpy(), "correct": correct[judged].numpy()}
 
 
-def summary(found: Sequence[Record]) -> Record:
+def summary(scored: Sequence[Record]) -> Record:
     """Mean criterion, and ECE and accuracy of all points together."""
-    confidence, correct = (np.concatenate([own[name] for own in found]) for name in ("confidence", "correct"))
+    confidence, correct = (np.concatenate([score[name] for score in scored]) for name in ("confidence", "correct"))
     return {
-        "bce": float(np.mean([own["bce"] for own in found])),
+        "bce": float(np.mean([score["bce"] for score in scored])),
         "ece10": float(ece(confidence=confidence, correct=correct, bins=10)),
         "accuracy": float(correct.mean()),
     }
@@ -126,20 +126,20 @@ def searched(method: str, networks: Networks, setting: Setting, longest: int) ->
     for epochs, logits in networks.logits[setting, longest].items():
         if bool(logits.isfinite().all()):
             each = [
-                scores(method, own, labels, len(labels) - HELD_OUT)
-                for own, labels in zip(logits, networks.labels(), strict=True)
+                scores(method, seed_logits, labels, len(labels) - HELD_OUT)
+                for seed_logits, labels in zip(logits, networks.labels(), strict=True)
             ]
-            yield {**about, "epochs": epochs, **summary(each), "bce_by_seed": [own["bce"] for own in each]}
+            yield {**about, "epochs": epochs, **summary(each), "bce_by_seed": [score["bce"] for score in each]}
 
 
 def neighbours(ladders: dict[str, tuple[float, ...]], setting: Setting) -> list[Setting]:
     """The setting itself, and one step up and down on each ladder."""
-    found = [setting]
+    settings = [setting]
     for name, value in setting:
         place = ladders[name].index(value)
         values = ladders[name][max(0, place - 1) : place + 2]
-        found += [tuple((n, new if n == name else v) for n, v in setting) for new in values if new != value]
-    return found
+        settings += [tuple((n, new if n == name else v) for n, v in setting) for new in values if new != value]
+    return settings
 
 
 def search(method: str, networks: Networks) -> list[Record]:
@@ -150,8 +150,8 @@ def search(method: str, networks: Networks) -> list[Record]:
     while True:
         nearby = neighbours(ladders, setting)
         networks.train(nearby, longest)
-        for own in nearby:
-            records.update({(own, r["epochs"]): r for r in searched(method, networks, own, longest)})
+        for near in nearby:
+            records.update({(near, r["epochs"]): r for r in searched(method, networks, near, longest)})
         best, epochs = min(records, key=lambda key: records[key]["bce"])
         print(networks.dataset, method, dict(best), epochs, f"{records[best, epochs]['bce']:.4f}", flush=True)
         if best == setting and epochs == longest < max(EPOCHS):
@@ -163,20 +163,20 @@ def search(method: str, networks: Networks) -> list[Record]:
 
 def tested(records: Sequence[Record]) -> list[Record]:
     """The chosen setting of each search on the test parts of other seeds; the whole validation part is used."""
-    found = []
+    tests = []
     for chosen in choices(records):
         names = LADDERS[chosen["method"]]
         about = {"stage": "test", **{name: chosen[name] for name in ("dataset", "method", *names, "epochs")}}
         method = network({name: chosen[name] for name in names}, chosen["epochs"])
         prepared = [prepare(chosen["dataset"], seed) for seed in range(TEST_SEEDS)]
-        fitted = fit_all([(method, own.task) for own in prepared], device="cpu", n_jobs=1)
-        for own, model in zip(prepared, fitted, strict=True):
-            val, (test_inputs, test_labels) = own.task.need_val("The test"), own.problem.test
-            logits = model.logits(torch.cat([val.inputs, own.scale(test_inputs)]))
+        fitted = fit_all([(method, split.task) for split in prepared], device="cpu", n_jobs=1)
+        for split, model in zip(prepared, fitted, strict=True):
+            val, (test_inputs, test_labels) = split.task.need_val("The test"), split.problem.test
+            logits = model.logits(torch.cat([val.inputs, split.scale(test_inputs)]))
             labels = torch.cat([val.labels, torch.as_tensor(test_labels)])
             values = scores(chosen["method"], logits, labels, len(val))
-            found.append({**about, "seed": own.seed, **summary([values])})
-    return found
+            tests.append({**about, "seed": split.seed, **summary([values])})
+    return tests
 
 
 def choices(records: Sequence[Record]) -> list[Record]:
@@ -198,11 +198,11 @@ def table(records: Sequence[Record]) -> str:
     rows = []
     for chosen in choices(records):
         dataset, method = chosen["dataset"], chosen["method"]
-        own = tests.get_group((dataset, method))
+        of_search = tests.get_group((dataset, method))
         row = [dataset, f"`{method}`", *(f"{chosen[n]:g}" if n in LADDERS[method] else "" for n in START)]
         row.append(chosen["epochs"])
         for printed, metric in (("ece", "ece10"), ("accuracy", "accuracy")):
-            row += [PAPER[printed][method][dataset], mean_interval(own[metric])]
+            row += [PAPER[printed][method][dataset], mean_interval(of_search[metric])]
         rows.append(row)
     heads: list[Column | str] = ["set", "method", "width", "η_θ", "T", "η_w", Column("epochs", digits=0)]
     heads += [Column(f"{what}, {which}", digits=3) for what in ("ECE", "accuracy") for which in ("printed", "here")]
@@ -215,8 +215,8 @@ def differences(records: Sequence[Record]) -> dict[str, dict[str, Estimate]]:
     ece = tests.pivot(index=["dataset", "seed"], columns="method", values="ece10")
     return {
         rival: {
-            str(dataset): paired_difference(own["bo4sc"].tolist(), own[rival].tolist())
-            for dataset, own in ece.groupby("dataset", sort=False)
+            str(dataset): paired_difference(of_set["bo4sc"].tolist(), of_set[rival].tolist())
+            for dataset, of_set in ece.groupby("dataset", sort=False)
         }
         for rival in ("standard", "isotonic")
     }

@@ -34,11 +34,7 @@ def plan(
     device: Device = "auto",
     settings: Annotated[
         str | Path | None,
-        Option(
-            "settings.json of `python -m studies sweep bo4sc`; default: those of the paper's sets. If the file lacks "
-            "some sets, choose the others with --sets.",
-            exists=True,
-        ),
+        Option("settings.json of `python -m studies sweep bo4sc`; default: those of the paper's sets.", exists=True),
     ] = None,
     first_seed: FirstSeed = 0,
     methods: Methods = None,
@@ -78,14 +74,14 @@ def planned_methods(
             f"settings must include every set; got none for {', '.join(unknown)}. Run "
             f"`python -m studies sweep bo4sc`, or choose sets with settings by --sets: {', '.join(settings) or 'none'}."
         )
-    found: dict[tuple[str, str], Method] = {}
+    planned: dict[tuple[str, str], Method] = {}
     for name in sets:
         for method, value in chosen_methods(methods).items():
             if method == "bo4sc" and isinstance(value, BO4SC):
-                found[name, MATCHED] = matched(settings[name])
+                planned[name, MATCHED] = matched(settings[name])
                 value = replace(value, **with_tuples(settings[name]), keep_history=True)
-            found[name, method] = value
-    return found
+            planned[name, method] = value
+    return planned
 
 
 def matched(settings: dict[str, Any]) -> Standard:
@@ -123,16 +119,16 @@ def chosen_settings(path: str | Path | None = None) -> tuple[Settings, dict[str,
     file = resources.files("studies.bo4sc") / "settings.json" if path is None else Path(path)
     text = file.read_text(encoding="utf-8")
     try:
-        found = json.loads(text)
-        origin = found.pop("origin", None)
-        for own in found.values():
-            BO4SC(**with_tuples(own))
+        settings = json.loads(text)
+        origin = settings.pop("origin", None)
+        for arguments in settings.values():
+            BO4SC(**with_tuples(arguments))
     except (json.JSONDecodeError, AttributeError, TypeError) as error:
         raise ValueError(
             f"{file} must hold arguments of BO4SC for each set; got something else ({error}). Write it with `calibrant "
             "sweep bo4sc`."
         ) from error
-    return found, origin
+    return settings, origin
 
 
 def with_tuples(settings: dict[str, Any]) -> dict[str, Any]:

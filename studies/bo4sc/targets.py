@@ -37,9 +37,9 @@ def verdicts(records: Records) -> list[Verdict]:
     """The targets that these records can decide."""
     return [
         verdict
-        for own in CANDIDATES
-        if own in methods(records)
-        for verdict in (bo4sc_targets(records) if own == "bo4sc" else self_calibrated_targets(records, own))
+        for method in CANDIDATES
+        if method in methods(records)
+        for verdict in (bo4sc_targets(records) if method == "bo4sc" else self_calibrated_targets(records, method))
     ]
 
 
@@ -69,7 +69,7 @@ def bo4sc_targets(records: Records) -> list[Verdict]:
     ]
 
 
-def self_calibrated_targets(records: Records, own: str = OWN) -> list[Verdict]:
+def self_calibrated_targets(records: Records, method: str = OWN) -> list[Verdict]:
     """Targets of a recommended method, with one setting for all sets, against the truth and every baseline.
 
     The kind of a set (noisy or noise-free) decides which target applies. A missing floor does not: a failed run lacks
@@ -77,36 +77,36 @@ def self_calibrated_targets(records: Records, own: str = OWN) -> list[Verdict]:
     """
     sets = datasets(records)
     noisy = [name for name in sets if name not in NOISE_FREE]
-    ratios = {name: ratio(records, "ece15", "floor_posterior15", name, own) for name in noisy}
-    true = {name: mean(records, "true_ece", name, own) for name in noisy}
-    small = {name: mean(records, "ece15", name, own) for name in sets if name not in noisy}
-    accuracy = {name: difference(records, "accuracy", name, own, "standard-stopped") for name in sets}
+    ratios = {name: ratio(records, "ece15", "floor_posterior15", name, method) for name in noisy}
+    true = {name: mean(records, "true_ece", name, method) for name in noisy}
+    small = {name: mean(records, "ece15", name, method) for name in sets if name not in noisy}
+    accuracy = {name: difference(records, "accuracy", name, method, "standard-stopped") for name in sets}
 
     def limited(values: dict[str, Estimate], limit: float) -> list[Case]:
         return [Case(name, value, not_above(value, limit)) for name, value in values.items()]
 
     return [
         judge(
-            f"{own}: ECE-15 at most 1.25 of the exact posterior's own (ratio of means)",
+            f"{method}: ECE-15 at most 1.25 of the exact posterior's own (ratio of means)",
             limited(ratios, 1.25),
             digits=2,
             note=undecided(ratios, 1.25),
         ),
-        judge(f"{own}: true ECE at most 0.012 where the posterior is known", limited(true, 0.012), digits=4),
+        judge(f"{method}: true ECE at most 0.012 where the posterior is known", limited(true, 0.012), digits=4),
         judge(
-            f"{own}: ECE-15 at most 0.006 where labels have no noise",
+            f"{method}: ECE-15 at most 0.006 where labels have no noise",
             limited(small, 0.006),
             digits=4,
             note=undecided(small, 0.006),
         ),
         judge(
-            f"{own}: accuracy at most 0.003 below standard-stopped's (difference)",
+            f"{method}: accuracy at most 0.003 below standard-stopped's (difference)",
             [Case(name, gap, at_least(gap, -0.003)) for name, gap in accuracy.items()],
             digits=4,
         ),
         judge(
-            f"{own}: NLL not significantly worse than any baseline's but the ensemble's (nearest rival)",
-            [_nearest_rival(records, name, own) for name in sets],
+            f"{method}: NLL not significantly worse than any baseline's but the ensemble's (nearest rival)",
+            [_nearest_rival(records, name, method) for name in sets],
             digits=4,
         ),
     ]
@@ -117,22 +117,22 @@ def baselines(records: Records) -> list[str]:
     return [name for name in methods(records) if name not in (*CANDIDATES, ENSEMBLE)]
 
 
-def _nearest_rival(records: Records, dataset: str, own: str) -> Case:
+def _nearest_rival(records: Records, dataset: str, method: str) -> Case:
     """Compare with the strongest baseline: the largest lower limit of our NLL minus the baseline's.
 
     A baseline without an interval (failed training, single seed) leaves the case open, unless another baseline is
     significantly better.
     """
-    found = {name: difference(records, "nll", dataset, own, name) for name in baselines(records)}
-    judged = {name: d for name, d in found.items() if not math.isnan(d.low)}
-    if not found:
+    gaps = {name: difference(records, "nll", dataset, method, name) for name in baselines(records)}
+    judged = {name: d for name, d in gaps.items() if not math.isnan(d.low)}
+    if not gaps:
         return Case(dataset, None, None)
     if judged:
         rival = max(judged, key=lambda name: judged[name].low)
-        if len(judged) == len(found) or not not_significantly_above_zero(judged[rival]):
+        if len(judged) == len(gaps) or not not_significantly_above_zero(judged[rival]):
             return Case(f"{dataset} ({rival})", judged[rival], not_significantly_above_zero(judged[rival]))
-    rival = next(name for name in found if name not in judged)
-    return Case(f"{dataset} ({rival})", found[rival], None)
+    rival = next(name for name in gaps if name not in judged)
+    return Case(f"{dataset} ({rival})", gaps[rival], None)
 
 
 def below_zero(value: Estimate) -> bool | None:

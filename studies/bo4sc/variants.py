@@ -146,15 +146,15 @@ def weight_story(fitted: Fitted, prepared: Prepared) -> dict[str, float | None]:
     ``weight_truth`` is Spearman's ρ of w_i and the exact P(y_i | x_i). ``weight_auroc`` is the AUROC of 1 − w_i for
     labels that differ from the Bayes classifier's.
     """
-    found: dict[str, float | None] = dict.fromkeys(STORY)
+    story: dict[str, float | None] = dict.fromkeys(STORY)
     weights = fitted.extras.get("sample_weights")
     if fitted.failure or weights is None or float(weights.std()) == 0:
-        return found
+        return story
     train, w = prepared.task.train, weights.double().numpy()
-    found |= {name: value for name, value in weight_shares(fitted, train).items() if name in STORY}
+    story |= {name: value for name, value in weight_shares(fitted, train).items() if name in STORY}
     if not prepared.problem.noise_free:
         truth = prepared.problem.posterior(prepared.problem.train[0])
         labels = train.labels.numpy()
-        found["weight_truth"] = float(spearmanr(w, truth[np.arange(len(labels)), labels]).statistic)
-        found["weight_auroc"] = float(roc_auc_score(truth.argmax(1) != labels, -w))
-    return found
+        story["weight_truth"] = float(spearmanr(w, truth[np.arange(len(labels)), labels]).statistic)
+        story["weight_auroc"] = float(roc_auc_score(truth.argmax(1) != labels, -w))
+    return story

@@ -68,12 +68,12 @@ def unbiased() -> Claim:
         pairs = (made_up(samples, seed=seed) for seed in range(draws))
         return float(np.mean([metrics.sece(confidence=c, correct=r, bandwidth=BANDWIDTH) for c, r in pairs]))
 
-    found = {n: bias(n, draws) for n, draws in ((128, 40), (1024, 20), (10_000, 10))}
+    biases = {n: bias(n, draws) for n, draws in ((128, 40), (1024, 20), (10_000, 10))}
     return Claim(
         "SECE is an unbiased estimator of the calibration error",
         "unbiased",
-        "; ".join(f"n = {n:,}: {value:.4f}" for n, value in found.items()),
-        max(found.values()) < 1e-3,
+        "; ".join(f"n = {n:,}: {value:.4f}" for n, value in biases.items()),
+        max(biases.values()) < 1e-3,
         "mean of SECE over draws of a calibrated model, whose error is 0. The absolute value of a noisy mean is above "
         "0, and decreases with more samples",
     )
@@ -81,13 +81,13 @@ def unbiased() -> Claim:
 
 def gaps_below(estimate: Callable[..., float], seeds: int) -> np.ndarray:
     """SECE minus another estimate of the calibration error, on simulated samples from under- to over-confident."""
-    found = []
+    gaps = []
     for sharpening in (0.5, 1.0, 2.0, 4.0):
         for seed in range(seeds):
             confidence, correct = made_up(2000, seed=seed, sharpening=sharpening)
             upper = metrics.sece(confidence=confidence, correct=correct, bandwidth=BANDWIDTH)
-            found.append(upper - estimate(confidence=confidence, correct=correct))
-    return np.array(found)
+            gaps.append(upper - estimate(confidence=confidence, correct=correct))
+    return np.array(gaps)
 
 
 def upper_bound() -> Claim:
@@ -171,25 +171,28 @@ def parameters() -> Claim:
     """Section 6: γ-Net adds 0.46 % to the parameters (100 classes)."""
     network = resnet18(100)
     net = GammaNet(network.fc.in_features, 100, form="published")
-    own, base = (sum(p.numel() for p in module.parameters()) for module in (net, network))
-    share, said = 100 * own / base, paper()["claims"]["parameters"]
+    added, base = (sum(p.numel() for p in module.parameters()) for module in (net, network))
+    share, said = 100 * added / base, paper()["claims"]["parameters"]
     return Claim(
         "γ-Net adds about 0.46 % of parameters during training",
         f"{said} %",
         f"{share:.2f} %",
         round(share, 2) == said,
-        f"{own:,} parameters, compared with {base:,} of ResNet-18 with 100 classes",
+        f"{added:,} parameters, compared with {base:,} of ResNet-18 with 100 classes",
     )
 
 
 def gains() -> Claim:
     """Section 5.1 compared with the paper's own Table 1."""
-    said, found = claimed_gains(), printed_gains()
-    stated, printed = (", ".join(f"{m.upper()} {100 * v:.3f}" for m, v in own.items()) for own in (said, found))
+    said, computed_gains = claimed_gains(), printed_gains()
+    stated, printed = (
+        ", ".join(f"{m.upper()} {100 * v:.3f}" for m, v in gains_by_metric.items())
+        for gains_by_metric in (said, computed_gains)
+    )
     return Claim(
         "Gain of FLγ-SECE over CE-DECE, mean over three data sets, in points (the paper's own arithmetic)",
         stated,
         f"from its Table 1: {printed}",
-        all(abs(said[m] - found[m]) < 1e-5 for m in said),
+        all(abs(said[m] - computed_gains[m]) < 1e-5 for m in said),
         "the means of Table 1's differences",
     )

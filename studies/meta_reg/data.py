@@ -128,11 +128,11 @@ def prepare(
     def part(images: Images, augment: Any = None) -> Samples:
         return Samples(images.inputs, images.labels, augment=augment, prepare=normalise)
 
-    own, wrong = part(parts.train, DATASETS[name].augment), None
+    train_part, wrong = part(parts.train, DATASETS[name].augment), None
     if parts.train.noisy is not None:
-        own, wrong = replace(own, labels=parts.train.noisy), parts.train.noisy != parts.train.labels
+        train_part, wrong = replace(train_part, labels=parts.train.noisy), parts.train.noisy != parts.train.labels
     network = NetworkFactory(model or DATASETS[name].model, train.n_classes, train.inputs.shape[1])
-    task = Task(own, part(parts.val), train.n_classes, seed, network, meta=part(parts.meta_val))
+    task = Task(train_part, part(parts.val), train.n_classes, seed, network, meta=part(parts.meta_val))
     return PreparedImages(task, part(test), wrong)
 
 
@@ -155,12 +155,12 @@ def published_parts(name: str, folder: str | None, labels: str | None = None) ->
 
 def digest(name: str, folder: str | Path | None, labels: str | Path | None = None) -> str:
     """A digest of all pixels and labels, for the keys of runs."""
-    found = hashlib.sha256()
+    hashed = hashlib.sha256()
     for images in published_parts(name, _text(folder), _text(labels)):
         for values in (images.inputs, images.labels, images.noisy):
             if values is not None:
-                found.update(values.numpy().data)
-    return found.hexdigest()[:12]
+                hashed.update(values.numpy().data)
+    return hashed.hexdigest()[:12]
 
 
 def _text(path: str | Path | None) -> str | None:

@@ -24,20 +24,7 @@ EIGHTH = "#8C564B"
 LEVEL = 0.95
 BANDED = 20
 """Up to this number of bins, diagrams have the range of a calibrated model."""
-COLOURS = (
-    "Orange: confidence above accuracy. Hatched red: accuracy above confidence. Black bars: where 95 % of the "
-    "accuracies of a calibrated model would lie. Of the last seed that all methods have."
-)
-CURVES = (
-    "error and ECE (15 bins) of the test images as fractions, and γ over the test images, by epoch. Means over seeds, "
-    "of the current weights. recommended and methods with a temperature are left out: their confidences are ready only "
-    "at the end."
-)
-SWEEP = (
-    "ECE and MCE as fractions by number of bins, means over seeds. Thin dotted lines are noise floors: the score of a "
-    "calibrated model with the same confidences."
-)
-"""The captions of Figures 2, 3 and 5."""
+COLOURS = "Orange: confidence above accuracy. Hatched red: accuracy above confidence. Bars: a calibrated model's range."
 
 
 def drawn(group: RunGroup) -> Iterator[tuple[int, Any, str]]:
@@ -45,10 +32,10 @@ def drawn(group: RunGroup) -> Iterator[tuple[int, Any, str]]:
     import matplotlib.pyplot as plt
 
     figures: dict[int, tuple[Callable[[RunGroup], Any], str]] = {
-        2: (partial(reliability, bins=(15,)), f"reliability diagrams, 15 bins of equal width. {COLOURS}"),
-        3: (curves, CURVES),
-        4: (partial(reliability, bins=(20, 50, 100)), "the same with 20, 50 and 100 bins of equal width (rows)."),
-        5: (bin_sweep, SWEEP),
+        2: (partial(reliability, bins=(15,)), f"reliability diagrams of the last common seed, 15 bins. {COLOURS}"),
+        3: (curves, "test error, ECE and γ by epoch, means over seeds; without maps that are fitted at the end."),
+        4: (partial(reliability, bins=(20, 50, 100)), "the same with 20, 50 and 100 bins (rows)."),
+        5: (bin_sweep, "ECE and MCE by number of bins, means over seeds. Thin dotted lines are noise floors."),
     }
     for number, (draw, caption) in figures.items():
         if shown(group) and (figure := draw(group)) is not None:
@@ -131,18 +118,18 @@ def curves(group: RunGroup) -> Any | None:
     """
     methods = [m for m in shown(group) if m not in AT_THE_END]
     runs = {name: {m: [r["curve"] for r in group.of(m) if r["curve"].get(name)] for m in methods} for name in TITLES}
-    panels = {name: own for name, own in runs.items() if any(own.values())}
+    panels = {name: method_runs for name, method_runs in runs.items() if any(method_runs.values())}
     if not panels:
         return None
     with style.context() as plt:
         figure, axes = plt.subplots(1, len(panels), figsize=(3.25 * len(panels), 3.6), layout="constrained")
         for ax, (name, by_method) in zip(np.ravel(axes), panels.items(), strict=True):
-            for method, own in by_method.items():
-                if own:
-                    least = min(len(run["epoch"]) for run in own)
-                    values = np.mean([run[name][:least] for run in own], axis=0)
+            for method, method_runs in by_method.items():
+                if method_runs:
+                    least = min(len(run["epoch"]) for run in method_runs)
+                    values = np.mean([run[name][:least] for run in method_runs], axis=0)
                     look = look_of(group, method)
-                    ax.plot(own[0]["epoch"][:least], values, linewidth=1.4, label=method, gid="model", **look)
+                    ax.plot(method_runs[0]["epoch"][:least], values, linewidth=1.4, label=method, gid="model", **look)
             ax.set(xlabel="epoch", title=TITLES[name])
             ax.set_ylim(bottom=0)
             ax.xaxis.get_major_locator().set_params(integer=True)

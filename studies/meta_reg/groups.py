@@ -111,13 +111,13 @@ def label(dataset: str, model: str, recipe: str, epochs: int, limit: int) -> str
 
 def flat(record: Mapping[str, Any]) -> Record:
     """A record with one field per shift and per number of bins, such as ``ece@noise-1`` and ``ece/50``."""
-    found = dict(record)
+    fields = dict(record)
     for shift, scores in record.get("shifts", {}).items():
-        found |= {f"{name}@{shift}": value for name, value in scores.items()}
+        fields |= {f"{name}@{shift}": value for name, value in scores.items()}
     table = record.get("bins", {"bins": ()})
     for name in table.keys() - {"bins"}:
-        found |= {f"{name}/{m}": value for m, value in zip(table["bins"], table[name], strict=True)}
-    return found
+        fields |= {f"{name}/{m}": value for m, value in zip(table["bins"], table[name], strict=True)}
+    return fields
 
 
 def spread(values: Sequence[float], digits: int, scale: float = 1.0) -> str | None:

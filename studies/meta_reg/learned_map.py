@@ -40,27 +40,27 @@ def compare(path: Path, record: Mapping[str, Any], candidates: Sequence[str] | N
     held, labels = held.astype(np.float64), labels.astype(np.int64)
     auto = Auto(candidates=candidates)
     maps: dict[str, Calibrator] = {"temperature": Temperature(), "auto": auto}
-    found = {name: _scores(own.fit(held, labels).predict_proba(logits), truth) for name, own in maps.items()}
+    map_scores = {name: _scores(own.fit(held, labels).predict_proba(logits), truth) for name, own in maps.items()}
     setup = {name: record[name] for name in ("dataset", "model", "recipe", "epochs", "limit", "seed")}
     learned = {name: record[name] for name in SCORES}
-    return {**setup, "learned": learned, **found, "choice": auto.choice_, "held_out": len(labels)}
+    return {**setup, "learned": learned, **map_scores, "choice": auto.choice_, "held_out": len(labels)}
 
 
 def _scores(probs: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    found = scored(probs, labels)
+    values = scored(probs, labels)
     floor = metrics.noise_floor(confidence=probs.max(1), n_resamples=DRAWS).mean
-    return {name: float(f"{value:.6g}") for name, value in {**found, "floor": floor}.items() if name in SCORES}
+    return {name: float(f"{value:.6g}") for name, value in {**values, "floor": floor}.items() if name in SCORES}
 
 
 def compare_all(folder: Path, candidates: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """One record for each seed of ``recommended`` in a folder whose logits are stored."""
-    found = []
+    records = []
     for record in read_results(folder / "results.json").records:
         stems = [f"{record['dataset']}-{record['recipe']}-{name}-{record['seed']}" for name in NETWORKS]
         paths = [path for stem in stems if (path := folder / "logits" / f"{stem}.npz").exists()]
         if record["method"] == METHOD and not record["failure"] and paths:
-            found.append(compare(paths[0], record, candidates))
-    return found
+            records.append(compare(paths[0], record, candidates))
+    return records
 
 
 def main(arguments: Sequence[str]) -> None:

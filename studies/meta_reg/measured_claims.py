@@ -54,24 +54,24 @@ class GroupClaim(NamedTuple):
         answer = self.answer(group) or (MISSING, None, self.needs)
         return Claim(f"{group.name}: {statement}", self.said(group.dataset), *answer)
 
-    def rows(self, statement: str, found: Sequence[RunGroup]) -> list[Claim]:
+    def rows(self, statement: str, groups: Sequence[RunGroup]) -> list[Claim]:
         """One row for each group that can decide the claim, or one row "not yet measured"."""
-        claims = {group.name: self.judge(statement, group) for group in found}
+        claims = {group.name: self.judge(statement, group) for group in groups}
         known = [c for name, c in claims.items() if c.measured != MISSING or (self.always and name in PRINTED)]
         return known or [claim._replace(statement=statement) for claim in list(claims.values())[:1]]
 
 
-def measured(found: Sequence[RunGroup]) -> list[Claim]:
+def measured(groups: Sequence[RunGroup]) -> list[Claim]:
     """The claims that need trained networks. Networks trained on noisy labels are left out: the paper has none."""
-    own = [group for group in found if not group.noisy]
-    return [gains(own), *(row for statement, claim in CLAIMS.items() for row in claim.rows(statement, own))]
+    clean = [group for group in groups if not group.noisy]
+    return [gains(clean), *(row for statement, claim in CLAIMS.items() for row in claim.rows(statement, clean))]
 
 
-def gains(found: Sequence[RunGroup]) -> Claim:
+def gains(groups: Sequence[RunGroup]) -> Claim:
     """CE-DECE minus FLγ-SECE, as a mean over the data sets with the short recipe."""
     said = claimed_gains()
-    pairs = {g.name: {m: g.gap(m, "ce-dece", OWN) for m in said} for g in found if g.records[0]["recipe"] == "short"}
-    known = {name: own for name, own in pairs.items() if not any(math.isnan(gap.value) for gap in own.values())}
+    pairs = {g.name: {m: g.gap(m, "ce-dece", OWN) for m in said} for g in groups if g.records[0]["recipe"] == "short"}
+    known = {name: gaps for name, gaps in pairs.items() if not any(math.isnan(gap.value) for gap in gaps.values())}
     claim = Claim(
         "FLγ-SECE has a lower ECE, MCE and ACE than CE-DECE, mean over data sets (gain in points)",
         f"{', '.join(f'{m.upper()} {100 * value:g}' for m, value in said.items())} over three data sets",
@@ -79,8 +79,8 @@ def gains(found: Sequence[RunGroup]) -> Claim:
     rule = "holds if all three mean gains are positive, whatever their size"
     if not known:
         return claim._replace(note=rule)
-    means = {m: float(np.mean([own[m].value for own in known.values()])) for m in said}
-    each = {f"{where} {m.upper()}": gap for where, own in known.items() for m, gap in own.items()}
+    means = {m: float(np.mean([gaps[m].value for gaps in known.values()])) for m in said}
+    each = {f"{where} {m.upper()}": gap for where, gaps in known.items() for m, gap in gaps.items()}
     if smaller := [m.upper() for m, value in means.items() if value < said[m]]:
         rule += f"; smaller than the paper's: {', '.join(smaller)}"
     parts = "; ".join(f"{where} {in_points(gap)}" for where, gap in each.items())
@@ -98,12 +98,12 @@ def rises(group: RunGroup) -> Answer | None:
         return None
     rivals = [m for m in group.methods if (m in _paper_methods(group) or m.startswith("flg")) and "-ts" not in m]
     means = {m: np.mean([around_first_drop(r.get("curve", {})) for r in group.of(m)], axis=0) for m in rivals}
-    means = {m: own for m, own in means.items() if not np.isnan(own).any()}
+    means = {m: levels for m, levels in means.items() if not np.isnan(levels).any()}
     if not means:
         return None
-    rise = {m: own[2] - own[1] for m, own in means.items()}
+    rise = {m: levels[2] - levels[1] for m, levels in means.items()}
     most = max(rise, key=lambda m: rise[m])
-    text = "; ".join(f"{m} {', '.join(f'{100 * value:.2f}' for value in own)}" for m, own in means.items())
+    text = "; ".join(f"{m} {', '.join(f'{100 * value:.2f}' for value in levels)}" for m, levels in means.items())
     return (
         f"{text}; largest rise: {most}",
         bool(min(rise.values()) > 0 and most == "flsd") if "flsd" in rise else None,
@@ -163,18 +163,18 @@ def ranks(group: RunGroup, fields: Mapping[str, str]) -> Answer | None:
     """The rank of FLγ-SECE among the paper's methods for each of some fields; ``fields`` has their names in words."""
     if (rivals := _rivals(group)) is None:
         return None
-    found = {name: rank(OWN, group.means(rivals, field)) for field, name in fields.items()}
+    places = {name: rank(OWN, group.means(rivals, field)) for field, name in fields.items()}
     by_bins = " by number of bins" if "mce/10" in fields else ""
     return (
-        f"rank among {len(rivals)}{by_bins}: {', '.join(f'{name} {place}' for name, place in found.items())}",
-        max(found.values()) == 1,
+        f"rank among {len(rivals)}{by_bins}: {', '.join(f'{name} {place}' for name, place in places.items())}",
+        max(places.values()) == 1,
         f"means {seeds_in_words(group, rivals)}; holds if every rank is 1",
     )
 
 
-def rank(own: str, values: pd.Series) -> int:
+def rank(method: str, values: pd.Series) -> int:
     """The place of a method among all, 1 for the smallest value."""
-    return int(values.rank(method="first")[own])
+    return int(values.rank(method="first")[method])
 
 
 def _printed_ranks(dataset: str) -> str:
@@ -266,7 +266,7 @@ def gap_claim(said: str, pairs: Pairs, *, sign: int = -1, table: int = 1, always
         return f"{said} (in its Table {table}, points: {', '.join(gaps)})" if gaps else said
 
     def answer(group: RunGroup) -> Answer | None:
-        gaps = {name: group.gap(metric, own, rival) for name, (own, rival, metric) in pairs.items()}
+        gaps = {name: group.gap(metric, method, rival) for name, (method, rival, metric) in pairs.items()}
         if any(math.isnan(gap.value) for gap in gaps.values()):
             return None
         seeds = {name: len(group.seeds(pair[:2])) for name, pair in pairs.items()}

@@ -42,11 +42,11 @@ def measure(fitted: Fitted, method: Any, prepared: PreparedImages) -> dict[str, 
     labels, val_labels = (part.labels.cpu().numpy() for part in (test, val))
     on_val, on_test = logits(network, val), logits(network, test)
     if isinstance(fitted, Recalibrated):
-        temperature = own = float(fitted.calibrator.temperature_)
+        temperature = method_temperature = float(fitted.calibrator.temperature_)
     else:
-        temperature, own = float(Temperature().fit(on_val.numpy(), val_labels).temperature_), 1.0
-    probs, scaled = (softmax(on_test, t) for t in (own, temperature))
-    scores, val_scores = scored(probs, labels), scored(softmax(on_val, own), val_labels)
+        temperature, method_temperature = float(Temperature().fit(on_val.numpy(), val_labels).temperature_), 1.0
+    probs, scaled = (softmax(on_test, t) for t in (method_temperature, temperature))
+    scores, val_scores = scored(probs, labels), scored(softmax(on_val, method_temperature), val_labels)
     record: dict[str, Any] = {
         **scores,
         "floor": _floor(probs),
@@ -60,7 +60,7 @@ def measure(fitted: Fitted, method: Any, prepared: PreparedImages) -> dict[str, 
         **weights_by_truth(network, prepared.wrong),
         "bins": over_bins(probs, labels),
         "diagrams": diagrams(probs, labels),
-        "shifts": shifted(network, test, labels, own, temperature),
+        "shifts": shifted(network, test, labels, method_temperature, temperature),
     }
     if prepared.wrong is not None:
         record["wrong_share"] = float(prepared.wrong.double().mean())
@@ -150,16 +150,16 @@ def weights_by_truth(fitted: Fitted, wrong: Tensor | None) -> dict[str, float | 
 
 
 def shifted(
-    network: Fitted, test: Samples, labels: np.ndarray, own: float, temperature: float
+    network: Fitted, test: Samples, labels: np.ndarray, method_temperature: float, temperature: float
 ) -> dict[str, dict[str, float]]:
     """Error, ECE and NLL on shifted images, without and with the temperature fitted on clean images."""
-    found: dict[str, dict[str, float]] = {}
+    by_shift: dict[str, dict[str, float]] = {}
     for name, shift in SHIFTS.items():
         scores = logits(network, Samples(shift(test.inputs), test.labels, prepare=test.prepare))
-        for end, t in (("", own), ("_ts", temperature)):
+        for end, t in (("", method_temperature), ("_ts", temperature)):
             values = scored(softmax(scores, t), labels)
-            found.setdefault(name, {}).update({f"{m}{end}": values[m] for m in ("error", "ece", "nll")})
-    return found
+            by_shift.setdefault(name, {}).update({f"{m}{end}": values[m] for m in ("error", "ece", "nll")})
+    return by_shift
 
 
 def _short(value: Any) -> Any:

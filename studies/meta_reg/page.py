@@ -91,8 +91,8 @@ def _tables(group: RunGroup) -> list[Part]:
     """Table 1, and Tables 2 and 3 and the variants if they were run; for noisy labels, their own table."""
     if group.noisy:
         return [tables.noisy_table(group)]
-    own = (tables.table1, tables.table2, tables.variants_table, tables.table3)
-    return [part for table in own for part in table(group)]
+    builders = (tables.table1, tables.table2, tables.variants_table, tables.table3)
+    return [part for table in builders for part in table(group)]
 
 
 def tell(results: Results) -> Report:

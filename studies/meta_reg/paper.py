@@ -56,4 +56,6 @@ def claimed_gains() -> dict[str, float]:
 def printed_gains() -> dict[str, float]:
     """The same means, computed from Table 1."""
     tables = paper()["table1"].values()
-    return {m: fmean(own["ce-dece"][m][0] - own["flg-sece"][m][0] for own in tables) / 100 for m in claimed_gains()}
+    return {
+        m: fmean(table["ce-dece"][m][0] - table["flg-sece"][m][0] for table in tables) / 100 for m in claimed_gains()
+    }

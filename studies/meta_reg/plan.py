@@ -180,12 +180,16 @@ def trained(method: Method) -> Method:
     Cross-entropy with a moving average has the same network as ``recommended``, whose training does not depend on its
     confidence map. One run serves both, so they differ only in the map.
     """
-    own = own_training(method)
+    training = own_training(method)
     recommended = IMAGE_METHODS["recommended"].method
     assert isinstance(recommended, LearnedConfidence)
-    if isinstance(own, NetworkTraining) and own == NetworkTraining(own.recipe) and own.recipe.average is not None:
-        return replace(recommended, recipe=own.recipe)
-    return own
+    if (
+        isinstance(training, NetworkTraining)
+        and training == NetworkTraining(training.recipe)
+        and training.recipe.average is not None
+    ):
+        return replace(recommended, recipe=training.recipe)
+    return training
 
 
 def network_of(method: Method, fitted: Fitted) -> Fitted:
@@ -208,6 +212,6 @@ def settings_text(method: Method) -> str:
     for name, stored in STORED_NAMES.items():
         text = re.sub(rf"\b{name}=", f"{stored}=", text)
     text = text.replace("Direct(steps=4)", "Direct(steps=4, scope='head')")  # Direct once had a scope
-    own = own_training(method)
-    hidden = [f for f in fields(own) if not f.repr and getattr(own, f.name) != f.default]
-    return " ".join([text, *(f"{f.name}={getattr(own, f.name)!r}" for f in hidden)])
+    training = own_training(method)
+    hidden = [f for f in fields(training) if not f.repr and getattr(training, f.name) != f.default]
+    return " ".join([text, *(f"{f.name}={getattr(training, f.name)!r}" for f in hidden)])

@@ -269,19 +269,19 @@ class ReadingRun:
     def update(self, features: Sequence[Tensor], slopes: Sequence[Tensor]) -> None:
         """Move the network: ``slopes`` are those of the features, then those of the head."""
         count = len(features)
-        found = [*torch.autograd.grad(features, self.body_parameters, slopes[:count]), *slopes[count:]]
+        gradients = [*torch.autograd.grad(features, self.body_parameters, slopes[:count]), *slopes[count:]]
         if self.reading.form == "code":
-            self.norm.copy_(torch.nn.utils.get_total_norm(found))
-            torch._foreach_mul_(found, (CLIP / (self.norm + 1e-6)).clamp(max=1.0))
-        self.move([*self.body_parameters, *self.head], found)
+            self.norm.copy_(torch.nn.utils.get_total_norm(gradients))
+            torch._foreach_mul_(gradients, (CLIP / (self.norm + 1e-6)).clamp(max=1.0))
+        self.move([*self.body_parameters, *self.head], gradients)
 
     @torch.no_grad()
     def move(self, parameters: Sequence[Tensor], slopes: Sequence[Tensor]) -> None:
         """One step of SGD with momentum and weight decay."""
-        own, momenta = list(parameters), [self.momenta[p] for p in parameters]
+        values, momenta = list(parameters), [self.momenta[p] for p in parameters]
         torch._foreach_mul_(momenta, MOMENTUM)
-        torch._foreach_add_(momenta, torch._foreach_add(list(slopes), own, alpha=DECAY))
-        torch._foreach_sub_(own, torch._foreach_mul(momenta, self.rate))
+        torch._foreach_add_(momenta, torch._foreach_add(list(slopes), values, alpha=DECAY))
+        torch._foreach_sub_(values, torch._foreach_mul(momenta, self.rate))
 
     def move_outer(self, slopes: Sequence[Tensor]) -> None:
         """One step of Adam for φ."""
@@ -349,7 +349,7 @@ class ReadingRun:
         """Features, logits and labels of a part, in single precision."""
         self.model.eval()
         rows = torch.arange(len(part), device=self.device).split(2500)
-        features = torch.cat([self.body(self._images(part, part.inputs[own])) for own in rows])
+        features = torch.cat([self.body(self._images(part, part.inputs[piece])) for piece in rows])
         self.model.train()
         return features, F.linear(features.to(self.head[0].dtype), *self.head), part.labels.cpu().numpy()
 
@@ -411,7 +411,7 @@ def run(name: str, prepared: PreparedImages, work: Path, *, epochs: int, until: 
     training = ReadingRun(reading, prepared)
     if not training.fit(epochs, state=state, until=until):
         return False
-    found, arrays = training.measured()
+    states, arrays = training.measured()
     record = {
         "method": name,
         "seed": prepared.task.seed,
@@ -419,7 +419,7 @@ def run(name: str, prepared: PreparedImages, work: Path, *, epochs: int, until: 
         "train_size": len(training.part),
         "steps": training.steps,
         **asdict(reading),
-        **found,
+        **states,
         "seconds": training.seconds,
         "device": torch.cuda.get_device_name() if training.cuda else "cpu",
         "curve": {key: [row.get(key) for row in training.curve] for key in training.curve[-1]},

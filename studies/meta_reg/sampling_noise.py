@@ -138,7 +138,7 @@ def published(histogram: Histogram, eces: Mapping[str, float], draws: int) -> tu
 
 def simulate(results: Path, draws: int) -> list[dict[str, Any]]:
     """One record for each data set."""
-    found = []
+    records = []
     for dataset, eces in PUBLISHED.items():
         stored = read_results(results / f"meta-reg-{dataset}.json").records
         record = next(r for r in stored if r["method"] == METHOD and r["seed"] == 0)
@@ -146,7 +146,7 @@ def simulate(results: Path, draws: int) -> list[dict[str, Any]]:
         assert error is not None
         histogram = Histogram.of(record).with_mean(1 - error.mean)
         rows, differences = published(histogram, eces, draws)
-        found.append(
+        records.append(
             {
                 "dataset": dataset,
                 "mean_confidence": histogram.mean,
@@ -158,7 +158,7 @@ def simulate(results: Path, draws: int) -> list[dict[str, Any]]:
                 "differences": differences,
             }
         )
-    return found
+    return records
 
 
 def over_seeds(records: Sequence[Mapping[str, Any]], method: str) -> dict[str, Any]:

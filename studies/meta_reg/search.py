@@ -46,20 +46,20 @@ def settings(
         if wrong := [value for value in values if not value > 0]:
             raise ValueError(f"{option} must be positive; got {wrong[0]:g}.")
     base, published = meta("flg-sece"), meta("flg-sece-published")
-    own = dict(base.outer_settings)
-    found: dict[str, Method] = {"flg-sece": base, "flg-sece-published": published}
+    defaults = dict(base.outer_settings)
+    methods: dict[str, Method] = {"flg-sece": base, "flg-sece-published": published}
     for axis, name, values in (("h", "bandwidth", bandwidths), ("strength", "strength", strengths)):
         for value in values:
-            if value != own[name]:
-                outer = tuple((own | {name: value}).items())
-                found[f"flg-sece-{axis}-{value:g}"] = replace(base, outer_settings=outer)
+            if value != defaults[name]:
+                outer = tuple((defaults | {name: value}).items())
+                methods[f"flg-sece-{axis}-{value:g}"] = replace(base, outer_settings=outer)
     for tau in temperatures:
         if tau != published.temperature:
-            found[f"flg-sece-published-tau-{tau:g}"] = replace(published, temperature=tau)
+            methods[f"flg-sece-published-tau-{tau:g}"] = replace(published, temperature=tau)
     for factor in rates:
         if factor != 1:
-            found[f"flg-sece-rate-{factor:g}"] = replace(base, outer_learning_rate=base.outer_learning_rate * factor)
-    return found
+            methods[f"flg-sece-rate-{factor:g}"] = replace(base, outer_learning_rate=base.outer_learning_rate * factor)
+    return methods
 
 
 def plan(

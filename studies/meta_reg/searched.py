@@ -55,8 +55,8 @@ def searched_table(group: RunGroup, base: str) -> Table:
     """The settings of a method with their scores on the validation part: the default, then by axis and value."""
     tried = {("", 0.0): base} if base in group.methods else {}
     for method in group.methods:
-        if (found := _NAME.fullmatch(method)) and found["base"] == base:
-            tried[found["axis"], float(found["value"])] = method
+        if (named := _NAME.fullmatch(method)) and named["base"] == base:
+            tried[named["axis"], float(named["value"])] = method
     means = {place: fmean(group.values(method, CRITERION)) for place, method in tried.items()}
     rows = [
         [

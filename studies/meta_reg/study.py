@@ -46,51 +46,27 @@ Shared = Annotated[
 def chosen_setup(
     *,
     dataset: Annotated[
-        str | None,
-        Option(
-            "Image data set; digits come with scikit-learn and need no --data. Default: cifar10, or digits with "
-            "--quick and no --data.",
-            choices=tuple(DATASETS),
-        ),
+        str | None, Option("Image data set; default: cifar10, or digits with --quick.", choices=tuple(DATASETS))
     ] = None,
     data: Annotated[
-        str | Path | None,
-        Option("Folder with the files of the data set, as they are published or as downloaded archives."),
+        str | Path | None, Option("Folder with the files of the data set, as published or as downloaded archives.")
     ] = None,
     download: Annotated[bool, Option("Download the published files into --data if they are not there.")] = False,
     model: Annotated[
-        str | None,
-        Option("resnet18, resnet50, wide-resnet or small-cnn; the default depends on the data set."),
+        str | None, Option("resnet18, resnet50, wide-resnet or small-cnn; the default depends on the data set.")
     ] = None,
     recipe: Annotated[
-        str,
-        Option(
-            "short: 30 epochs, one-cycle. paper: 350 epochs, weights of lowest validation error.",
-            choices=tuple(RECIPES),
-        ),
+        str, Option("short: 30 epochs, one-cycle. paper: 350 epochs, state of lowest error.", choices=tuple(RECIPES))
     ] = "short",
     epochs: Annotated[int | None, Option("Epochs; default: those of the recipe.", least=1)] = None,
     limit: Annotated[
-        int | None,
-        Option(
-            "Number of training images, in proportion to the classes, with a fifth as many test images.",
-            least=1,
-        ),
+        int | None, Option("Number of training images, with a fifth as many test images; default: all.", least=1)
     ] = None,
     noisy_labels: Annotated[
-        str | Path | None,
-        Option(
-            "For the data sets cifar10n-…: an .npz file with the labels of CIFAR-10N (worse_label …). --data must hold "
-            "the images of CIFAR-10.",
-            exists=True,
-        ),
+        str | Path | None, Option("For cifar10n-…: an .npz file with the labels of CIFAR-10N.", exists=True)
     ] = None,
     quick: Annotated[
-        bool,
-        Option(
-            "A small study: few methods and seeds, few epochs of small-cnn. Takes a minute or a few on two cores for "
-            "scikit-learn's digits; with --dataset, uses 2,000 of its training images."
-        ),
+        bool, Option("A small study of minutes on two cores, of digits or of 2,000 images of --dataset.")
     ] = False,
     trial: bool = False,
 ) -> Setup:
@@ -185,7 +161,7 @@ def training_plan(
         deadline = None if minutes is None else time.monotonic() + 60 * minutes
         methods = dict(planned)
         with StudyProgress(missing) as progress:
-            for key in (own for _ in range(2) for own in store.take(missing)):
+            for key in (run_key for _ in range(2) for run_key in store.take(missing)):
                 together = [other for other in missing if _same_network(key, other, methods) and not store.has(other)]
                 if together[0] != key:
                     continue  # another process trains this network
@@ -204,9 +180,9 @@ def training_plan(
                 except OutOfTime:
                     return tell_user("Time is up. Run the same command again to continue.")
                 store.add(records)
-                for own, record in records.items():
-                    progress.finish([own])
-                    tell_user(f"[{len(missing) - len(progress.left)}/{len(missing)}] {_line(own, record)}")
+                for run_key, record in records.items():
+                    progress.finish([run_key])
+                    tell_user(f"[{len(missing) - len(progress.left)}/{len(missing)}] {_line(run_key, record)}")
         return None
 
     return Plan([key for key, _ in planned], config, make, folder=f"{NAME}-{setup.dataset}")

@@ -39,17 +39,17 @@ class Target(NamedTuple):
     holds: Callable[[Estimate], bool | None]
     points: bool = False
     digits: int = 3
-    note: Callable[[Sequence[RunGroup]], str] = lambda found: ""
+    note: Callable[[Sequence[RunGroup]], str] = lambda groups: ""
 
-    def judge(self, statement: str, found: Sequence[RunGroup]) -> Verdict:
+    def judge(self, statement: str, groups: Sequence[RunGroup]) -> Verdict:
         """One verdict with a part for each group and quantity."""
         factor, digits = (100, 2) if self.points else (1, self.digits)
         cases = []
-        for group in found:
+        for group in groups:
             for quantity, value in self.values(group).items():
                 holds = None if math.isnan(value.value) else self.holds(value)
                 cases.append(Case(f"{group.name} {quantity}".strip(), times(value, factor), holds))
-        return judge(statement, cases, digits=digits, note=self.note(found))
+        return judge(statement, cases, digits=digits, note=self.note(groups))
 
 
 def at_most(limit: float) -> Callable[[Estimate], bool]:
@@ -86,9 +86,9 @@ def against_one_gamma(group: RunGroup) -> Values:
     return {"ECE (points)": times(ece, 100), "NLL": nll}
 
 
-def worse_than_one_gamma(found: Sequence[RunGroup]) -> str:
+def worse_than_one_gamma(groups: Sequence[RunGroup]) -> str:
     """Where one γ for all is significantly better, as a note."""
-    above = [f"{g.name} {what}" for g in found for what, own in against_one_gamma(g).items() if excludes_zero(own) > 0]
+    above = [f"{g.name} {what}" for g in groups for what, gap in against_one_gamma(g).items() if excludes_zero(gap) > 0]
     return f"significantly above zero on {', '.join(above)}" if above else ""
 
 
@@ -118,9 +118,9 @@ def time_ratio(group: RunGroup) -> Values:
     return {"": ratio_of_means([ours[s] for s in shared], [theirs[s] for s in shared]) if shared else UNMEASURED}
 
 
-def about_times(found: Sequence[RunGroup]) -> str:
+def about_times(groups: Sequence[RunGroup]) -> str:
     """How the times are compared, and where there is one seed."""
-    ratios = {group.name: time_ratio(group)[""] for group in found}
+    ratios = {group.name: time_ratio(group)[""] for group in groups}
     single = [name for name, ratio in ratios.items() if math.isnan(ratio.low) and not math.isnan(ratio.value)]
     note = "without compilation: an epoch of more than twice the median counts as a mean epoch"
     return f"{note}; one seed on {', '.join(single)}" if single else note
@@ -130,7 +130,7 @@ def over_floor(group: RunGroup) -> Values:
     """The ECE of ``recommended`` over its own noise floor, by number of bins."""
     runs = group.of("recommended")
     ratios = {bins: [r[f"ece/{bins}"] / r[f"ece_floor/{bins}"] for r in runs] for bins in SWEEP}
-    return {f"({bins} bins)": mean_interval(own) if own else UNMEASURED for bins, own in ratios.items()}
+    return {f"({bins} bins)": mean_interval(values) if values else UNMEASURED for bins, values in ratios.items()}
 
 
 OF_FLG_SECE = {
@@ -190,16 +190,16 @@ OF_WEIGHTS = {
 """Targets of learned weights, with noisy labels."""
 
 
-def judged(found: Sequence[RunGroup]) -> list[RunGroup]:
+def judged(groups: Sequence[RunGroup]) -> list[RunGroup]:
     """The groups that the targets apply to: full runs of the default network on the two CIFARs, short recipe."""
-    return [g for g in found if g.name in PRINTED]
+    return [g for g in groups if g.name in PRINTED]
 
 
-def targets(found: Sequence[RunGroup]) -> list[Verdict]:
+def targets(groups: Sequence[RunGroup]) -> list[Verdict]:
     """All verdicts; a target that no group can judge is reported as not measured."""
-    return [target.judge(statement, found) for statement, target in (OF_FLG_SECE | OF_RECOMMENDED).items()]
+    return [target.judge(statement, groups) for statement, target in (OF_FLG_SECE | OF_RECOMMENDED).items()]
 
 
-def noisy_targets(found: Sequence[RunGroup]) -> list[Verdict]:
+def noisy_targets(groups: Sequence[RunGroup]) -> list[Verdict]:
     """The verdicts on groups with noisy labels; empty without such groups."""
-    return [target.judge(statement, found) for statement, target in OF_WEIGHTS.items()] if found else []
+    return [target.judge(statement, groups) for statement, target in OF_WEIGHTS.items()] if groups else []

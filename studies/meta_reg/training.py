@@ -77,10 +77,10 @@ class EpochCurve(Callback):
                 f"The network's logits were not finite after outer step {run.step}. Try a smaller learning rate."
             )
         probs = softmax(scores.double(), 1.0)
-        found = {"error": 1 - float(metrics.accuracy(probs, labels)), "ece": float(metrics.ece(probs, labels))}
+        row = {"error": 1 - float(metrics.accuracy(probs, labels)), "ece": float(metrics.ece(probs, labels))}
         if learns:
-            found |= {"gamma_mean": gamma.mean().item(), "gamma_std": gamma.std(correction=0).item()}
-        return found
+            row |= {"gamma_mean": gamma.mean().item(), "gamma_std": gamma.std(correction=0).item()}
+        return row
 
     def state_dict(self) -> dict[str, Any]:
         return {"rows": self.rows, "seconds": self.seconds}
@@ -179,7 +179,7 @@ def train(
         "curve": curve.columns(),
     }
     records: dict[Key, Record] = {}
-    for own, wanted in planned:
+    for method_key, wanted in planned:
         begin = time.perf_counter()
         model = network_of(wanted, fitted)
         model = wanted.calibrate(model, prepared.task) if isinstance(wanted, Calibrated) else model
@@ -193,7 +193,7 @@ def train(
             measured["measure_seconds"] = time.perf_counter() - calibrated
         empty = dict.fromkeys((*SCORES, "floor")) if failure else {}
         total = {"seconds": common["train_seconds"] + calibrated - begin}
-        records[own] = dict(own.fields) | measured | empty | {"failure": failure} | common | total
+        records[method_key] = dict(method_key.fields) | measured | empty | {"failure": failure} | common | total
     if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)
     if logits_folder is not None and not fitted.failure:

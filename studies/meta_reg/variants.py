@@ -28,8 +28,8 @@ def variants() -> dict[str, Method]:
     gamma = MetaRegularization(averaged, outer_variable="gamma", outer_loss="nll", outer_settings=())
     rate = base.outer_learning_rate
     one_step = OneStep(STRIDE, scope="head")
-    found: dict[str, Method] = {name: replace(base, outer_learning_rate=rate * f) for name, f in RATES.items()}
-    return found | {
+    with_rates: dict[str, Method] = {name: replace(base, outer_learning_rate=rate * f) for name, f in RATES.items()}
+    return with_rates | {
         "flg-sece-one-step": replace(base, hypergradient=one_step),
         "flg-sece-alone": alone(base),
         "flg-sece-average": replace(base, recipe=averaged),

@@ -240,6 +240,13 @@ def test_a_loader_with_workers_runs_while_steps_are_recorded():
     assert torch.allclose(trained("graphs"), trained(None), rtol=1e-7, atol=1e-9)
 
 
+def test_restarted_steps_are_not_recorded():
+    x, y = torch.randn(50, 6).cuda(), torch.randint(0, 3, (50,)).cuda()
+    one = Bilevel(nn.Linear(6, 3).cuda(), train=(x, y))
+    settings = {"hypergradient": Plain(2), "inner_optimizer": SGD(0.05), "outer_steps": 24, "restart": True}
+    assert torch.allclose(solve(one, **settings, compile="graphs").params, solve(one, **settings).params)
+
+
 def test_a_failed_recording_leaves_torch_as_it_was():
     with pytest.warns(UserWarning, match="could not be recorded"):
         recorded = trained_plainly("graphs", Synchronises)

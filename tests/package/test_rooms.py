@@ -50,7 +50,7 @@ CEILINGS = {
     "models": 1_250,
     "plots": 700,
     "pool": 750,
-    "posthoc": 1_300,
+    "posthoc": 1_250,
     "report": 1_600,
     "selective": 750,
     "tables": 1_100,

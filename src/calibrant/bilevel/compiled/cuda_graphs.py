@@ -253,16 +253,14 @@ class Replay:
     tensors, and the steps after it are recorded again.
 
     ``record=False`` runs the same steps in the same fixed memory without recording them; it needs no GPU.
-    ``masks=False`` seeds the network's random layers for each outer step instead of drawing masks for them, which takes
-    less time and memory. It is for steps that are not differentiated.
     """
 
-    def __init__(self, run: Run, *, record: bool = True, masks: bool = True) -> None:
-        self.run, self.record, self.masks = run, record, masks
+    def __init__(self, run: Run, *, record: bool = True) -> None:
+        self.run, self.record = run, record
         trainer = run.dynamics
         assert isinstance(trainer, Trainer)
         self.trainer = trainer
-        self._pool = torch.cuda.graph_pool_handle() if record and not masks else None
+        self._pool = torch.cuda.graph_pool_handle() if record and not run.masks else None
         self.phi = run.phi.clone()
         self.moments = tuple(m.clone() for m in run.outer_moments)
         self._recorded: dict[Any, Captured] = {}
@@ -272,13 +270,7 @@ class Replay:
         """Take one outer step."""
         run, trainer = self.run, self.trainer
         hypergradient, taken = run.present, run.step * run.present.steps
-        seed = None
-        if self.masks:
-            train = [run.problem.train_batch(taken + k) for k in range(hypergradient.steps)]
-        else:
-            train = [run.problem.train.batch(taken + k) for k in range(hypergradient.steps)]
-            if trainer.problem.view.dropouts or trainer.problem.stochastic:
-                seed = trainer.problem.noise_seed(taken)
+        train = [run.train_batch(taken + k) for k in range(hypergradient.steps)]
         val = [run.problem.val_batch(run.step)] if hypergradient.moves else []
         leaves, structure = pytree.tree_flatten([batch._replace(seed=None) for batch in train + val])
         constants = [None if isinstance(leaf, Tensor) else (leaf,) for leaf in leaves]
@@ -291,7 +283,7 @@ class Replay:
             self._recorded = {k: recorded for k, recorded in self._recorded.items() if k[0] == memory}
             step, record = _Step(self, structure, constants, hypergradient.steps), self.record
             record = record and len(self._recorded) < RECORDINGS
-            self._recorded[key] = Captured(step, record=record, pool=self._pool, watch=not self.masks)
+            self._recorded[key] = Captured(step, record=record, pool=self._pool, watch=not run.masks)
         if not run.deferred:
             trainer.load(run.state)
         trainer.forget()
@@ -301,8 +293,8 @@ class Replay:
                 graph_moment.copy_(moment)
         inner, outer = self._numbers(taken, hypergradient.steps)
         recorded = self._recorded[key]
-        with seeded(seed, trainer.params):
-            before = _held_in_python(trainer.module) if recorded.warming_up and not self.masks else None
+        with seeded(run.layer_seed(taken), trainer.params):
+            before = _held_in_python(trainer.module) if recorded.warming_up and not run.masks else None
             results = recorded(inner, outer, *tensors)
             if before is not None and _differ(before, _held_in_python(trainer.module)):
                 self.record = recorded.record = False

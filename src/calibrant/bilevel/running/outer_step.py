@@ -14,6 +14,7 @@ from torch import Tensor
 
 from calibrant.bilevel.gradients import hypergradients as hg
 from calibrant.bilevel.gradients.dynamics import State
+from calibrant.bilevel.gradients.loss_derivatives import seeded
 from calibrant.bilevel.optimizers.base import Moments, Optimizer
 from calibrant.bilevel.running.finite import examine, sound
 from calibrant.bilevel.running.trainer import Trainer
@@ -44,7 +45,8 @@ def outer_step(run: Run) -> None:
         outcome = run.replay()
     else:
         inputs, start = _present_input(run, taken)
-        outcome = compute_outcome(run, inputs, start, run.phi, run.outer_moments, run.outer_optimizer, run.step)
+        with seeded(run.layer_seed(taken), start.params):
+            outcome = compute_outcome(run, inputs, start, run.phi, run.outer_moments, run.outer_optimizer, run.step)
     run.inner_losses = torch.stack([loss.detach() for loss in outcome.inner_losses])
     run.outer_loss, run.gradient = outcome.result.loss, outcome.gradient
     if run.hypergradient.moves and run.outer_loss is None:  # φ does not move yet: a history still needs its rows
@@ -71,7 +73,7 @@ def _present_input(run: Run, taken: int) -> tuple[hg.HypergradientInput, State]:
     inputs = hg.HypergradientInput(
         run.dynamics,
         run.outer_derivatives,
-        lambda step: problem.train_batch(step + offset),
+        lambda step: run.train_batch(step + offset),
         problem.val_batch(run.step) if hypergradient.moves else None,
         run.head,
         problem.initial_params if problem.moves_start and at_origin else None,

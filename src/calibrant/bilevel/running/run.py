@@ -59,11 +59,13 @@ class Run:
         inner_optimizer = inner_optimizer.bound(problem.view.weight_mask, problem.view.spread)
         inner = _derivatives(problem.inner, names, compile, detaches=problem.detaches)
         self.dynamics, trainer = Dynamics(inner, inner_optimizer), None
+        copies = restart or not isinstance(hypergradient, hg.Plain)  # others may train several times from one state
         if isinstance(problem, Bilevel) and compile != "trace" and (hypergradient.trains or start):
-            copies = restart or not isinstance(hypergradient, hg.Plain)
             self.dynamics = trainer = Trainer(
                 problem, inner, inner_optimizer, compile=compile == "inductor", copies=copies
             )
+        self.masks = trainer is None or compile != "graphs" or not isinstance(hypergradient, hg.Plain)
+        """Whether masks are drawn for dropout layers; else these draw by themselves, after one seed per outer step."""
         self.head = HeadLosses(problem, trainer, hypergradient.remembers)
         if hypergradient.of_head and not is_of_features(problem.template):
             raise ValueError(f"{hypergradient!r} cannot be used: {NOT_OF_FEATURES}")
@@ -72,7 +74,7 @@ class Run:
         self._state: State | None = None
         self._deferred: tuple[Trainer, int] | None = None
         self.state = self.fresh_state()
-        if trainer is not None:
+        if trainer is not None and not copies:
             trainer.load(self.state)
             self.defer_state(trainer, 0)
         self.outer_moments: Moments = outer_optimizer.init(self.phi) if outer_optimizer else ()
@@ -85,7 +87,7 @@ class Run:
         self.reasons: dict[int, str] = {}
         self.failures: dict[int, str] = {}
         self.deferred_finite_check = DeferredFiniteCheck()
-        self.replay = Replay(self, masks=compile != "graphs") if can_replay(self, compile) else None
+        self.replay = Replay(self) if can_replay(self, compile) else None
 
     @cached_property
     def fingerprint(self) -> dict[str, Any]:
@@ -175,6 +177,16 @@ class Run:
         state = self.live_state if state is None else state
         batch = self.problem.val_batch(self.step) if batch is None else batch
         return self.outer_derivatives.value(state.params, state.buffers, self.phi, batch)[0]
+
+    def train_batch(self, step: int) -> Batch:
+        """The batch of a training step, with the masks of dropout layers if :attr:`masks` says so."""
+        return self.problem.train_batch(step) if self.masks else self.problem.train.batch(step)
+
+    def layer_seed(self, taken: int) -> int | None:
+        """The seed of an outer step after ``taken`` steps, for layers that draw by themselves; None without any."""
+        problem = self.problem
+        random = not self.masks and (problem.view.dropouts or problem.template.stochastic)
+        return problem.template.noise_seed(taken) if random else None
 
     @property
     def present(self) -> hg.Hypergradient:

@@ -161,9 +161,7 @@ class LoaderStream(Stream):
         inputs, targets, index = self.batch_format.read(item)
         check_batch(inputs, targets)
         if self.n_classes is not None:
-            # Reading labels that are on a GPU waits for it, so there they are checked in the first epoch alone.
-            first_epoch = self.length is None or self._next < self.length
-            checked = first_epoch or not (isinstance(targets, Tensor) and targets.is_cuda)
+            checked = self.length is None or self._next < self.length  # in the first epoch, to save time
             targets = check_labels(targets, len(targets), self.n_classes) if checked else targets.long()
         inputs = as_dtype(inputs, self.dtype)
         if self.device is not None:
