@@ -40,7 +40,7 @@ CEILINGS = {
     "base": 750,
     "bilevel": 4_700,
     "cli": 550,
-    "data": 2_750,
+    "data": 2_500,
     "estimators": 1_350,
     "export": 400,
     "integrations": 250,
