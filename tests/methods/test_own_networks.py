@@ -12,9 +12,8 @@ import calibrant
 from calibrant.methods.catalogue import IMAGE_METHODS, Recipe, with_recipe
 from calibrant.methods.confidence import LearnedConfidence
 from calibrant.methods.core.samples import as_part
-from calibrant.methods.image_networks import NetworkTraining
+from calibrant.methods.image_networks import NetworkTraining, Reweighting
 from calibrant.methods.meta_regularization import MetaRegularization, gamma_of
-from calibrant.methods.sample_weights import Reweighting
 from calibrant.models import small_cnn
 
 CLASSES = 3

@@ -11,8 +11,7 @@ from torch import nn
 from calibrant.bilevel import Hypergradient
 from calibrant.methods.core.samples import Samples
 from calibrant.methods.core.task import Task
-from calibrant.methods.image_networks import NetworkTraining, Recipe
-from calibrant.methods.sample_weights import NEXT_STEP, SOLVED_HEAD, Reweighting
+from calibrant.methods.image_networks import NEXT_STEP, SOLVED_HEAD, NetworkTraining, Recipe, Reweighting
 
 CLASSES, TRAIN, HELD = 4, 480, 160
 RECIPE = Recipe(epochs=12, batch_size=40, learning_rate=0.1)

@@ -20,8 +20,10 @@ def task(flip=0.0, std=1.3, seed=0, train=300, val=150):
     return own, torch.tensor(flipped)
 
 
-def test_the_same_outer_variables_for_all_networks():
-    fitted = SelfCalibrated(hidden=(8,), epochs=20).fit(task()[0])
+@pytest.mark.parametrize("with_val", [True, False])
+def test_the_same_outer_variables_for_all_networks(with_val):
+    own, _ = task()
+    fitted = SelfCalibrated(hidden=(8,), epochs=20).fit(own if with_val else dataclasses.replace(own, val=None))
     assert len(fitted.networks) == 10
     kinds: dict[int, list[torch.Tensor]] = {}
     for network in fitted.networks:  # perceptrons, and those that embed the columns
@@ -59,13 +61,6 @@ def test_a_failed_candidate_does_not_replace_a_working_one(monkeypatch, broken, 
     assert fitted.extras["candidate"] == kept
 
 
-def test_without_a_validation_part_everything_is_pooled():
-    own, _ = task()
-    fitted = SelfCalibrated(hidden=(8,), epochs=20).fit(Task(own.train, None, 5, 0))
-    assert fitted.extras["candidate"] == "pooled"
-    assert len(fitted.networks) == 10
-
-
 def test_the_scale_of_sample_weights_does_not_matter_beside_none():
     own, _ = task(train=60, val=40)
     weights = torch.linspace(0.5, 1.5, 60)
@@ -86,16 +81,12 @@ def test_small_validation_parts_keep_the_pooled_candidate(val, choose):
 
 
 def test_without_refitting_one_network_sees_the_training_part_only():
-    own, _ = task()
-    fitted = SelfCalibrated(hidden=(8,), epochs=20, refit=False).fit(own)
-    assert len(fitted.networks) == 1
-    assert fitted.networks[0].problem.train.size == 300
-
-
-def test_without_refitting_folds_repeats_and_choose_are_not_used():
+    """Folds, repeats and ``choose`` are not used."""
     own, _ = task(flip=0.3)
     method = SelfCalibrated(hidden=(8,), epochs=20, refit=False)
     plain, other = (m.fit(own) for m in (method, dataclasses.replace(method, folds=2, repeats=1, choose=0.6)))
+    assert len(plain.networks) == 1
+    assert plain.networks[0].problem.train.size == 300
     assert torch.equal(plain.probs(own.val.inputs), other.probs(own.val.inputs))
     assert plain.extras["candidate"] == "pooled"
     assert "label_noise" not in plain.extras

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from posthoc_cases import log_loss, overconfident
-from scipy.special import log_softmax
+from scipy.special import log_softmax, softmax
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
@@ -116,6 +116,19 @@ def test_strong_shrinkage_is_temperature_scaling():
     plain = Temperature().fit(logits, labels).predict_proba(logits)
     for calibrator in (Vector(l2=1e7), StructuredMatrix(1e7, 1e7, 1e7)):
         np.testing.assert_allclose(calibrator.fit(logits, labels).predict_proba(logits), plain, atol=1e-5)
+
+
+def test_vector_scaling_centres_rows_where_that_helps():
+    rng = np.random.default_rng(0)
+    logits = 2 * rng.normal(size=(2000, 3))
+    truth = (logits - logits.mean(axis=1, keepdims=True)) * [0.3, 1.0, 2.0]
+    vector = Vector().fit(logits, (truth + rng.gumbel(size=truth.shape)).argmax(axis=1))
+    assert vector.centred_
+    x = log_softmax(logits / vector.temperature_, axis=1)
+    x -= x.mean(axis=1, keepdims=True)
+    mapped = x @ vector.coefficients_[:, :3].T + vector.coefficients_[:, 3]
+    np.testing.assert_allclose(vector.predict_proba(logits), softmax(mapped, axis=1))
+    assert not Vector().fit(*overconfident(90, 3, seed=11)).centred_
 
 
 def test_structured_matrix_scaling_agrees_with_the_solver_of_probmetrics():

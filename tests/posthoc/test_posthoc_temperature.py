@@ -115,9 +115,10 @@ def test_an_attended_temperature_at_an_end_is_said():
     for threshold in (0, 1, 1.5):
         with pytest.raises(ValueError, match="between 0 and 1"):
             AttendedTemperature(threshold=threshold).fit(np.eye(2), [0, 1])
-    for labels, end in (([0, 1, 2], "low"), ([1, 2, 0], "high")):
+    for labels, end, log_ratio in (([0, 1, 2], "low", -6), ([1, 2, 0], "high", 7)):
         with pytest.warns(ConvergenceWarning, match=f"T stays at the {end} end"):
-            AttendedTemperature(threshold=0.9).fit(np.eye(3), labels)
+            found = AttendedTemperature(threshold=0.9).fit(np.eye(3), labels).temperature_
+        assert found == pytest.approx(2 / 3 * np.exp(log_ratio))  # 2/3 is the mean gap
     assert AttendedTemperature().fit(np.zeros((5, 3)), [0, 1, 2, 0, 1]).temperature_ == 1.0
 
 

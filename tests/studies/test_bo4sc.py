@@ -21,6 +21,7 @@ from studies.common.records import (
     reference,
 )
 from studies.common.runs import Meter, run_all
+from studies.common.shared import seed_count
 from studies.common.verdicts import mean
 from studies.report import Results, read_results
 from tests.studies.cases import TINY, tiny_reproduce
@@ -100,6 +101,7 @@ def test_other_seeds_and_some_methods():
     assert {(key["method"], key["seed"]) for key in keys} == {
         (name, seed) for name in ("bo4sc", "standard-matched", "self-calibrated") for seed in (7, 8)
     }
+    assert [seed_count(), seed_count(quick=True), seed_count(7, quick=True)] == [20, 3, 7]
     with pytest.raises(ValueError, match=r"methods must be among standard, .* got bosc"):
         bo4sc.plan(sets=["bac"], methods=["bosc"])
 
@@ -159,6 +161,23 @@ def test_the_meter_shares_a_populations_time():
     assert meter.costs[3].members == 2
     if meter.costs[3].peak_memory is not None:
         assert meter.costs[3].peak_memory > 200_000_000
+
+
+@pytest.mark.parametrize("name", ["blobs-1.3", "bac"])
+def test_one_prediction_call_equals_separate_calls(name):
+    prepared = prepare(name, 0)
+    fitted = Standard(hidden=(4,), epochs=5).fit(prepared.task)
+    fresh = reference(name, 300)
+    record = measure(fitted, prepared, fresh)
+    x, labels = prepared.problem.test
+    assert record["ece15"] == pytest.approx(on_sample(predict(fitted, prepared.scale(x)), labels)["ece15"], rel=1e-5)
+    found = against_truth(predict(fitted, prepared.scale(fresh.inputs)), fresh.posterior)
+    assert record["true_ece"] == pytest.approx(found["true_ece"], rel=1e-4)
+    if fresh.grid is None:
+        assert record["share_map_above_90"] is None
+    else:
+        on_map = predict(fitted, prepared.scale(fresh.grid)).confidence > 0.9
+        assert record["share_map_above_90"] == pytest.approx(on_map.mean(), abs=1e-3)
 
 
 def test_report_of_one_method_makes_no_other_claims(written):

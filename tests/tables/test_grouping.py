@@ -24,17 +24,7 @@ def patients(n=300, many=100, seed=0, **columns):
     return Labelled("t.csv", "y", own | columns, rng.integers(0, 2, n), np.arange(n) + 1)
 
 
-PERSONS = (
-    "patient",
-    "Patient ID",
-    "patientId",
-    "PATIENT_NO",
-    "subject_id",
-    "customer number",
-    "pat_nr",
-    "id",
-    "familyID",
-)
+PERSONS = ("patient", "Patient ID", "patientId", "PATIENT_NO", "customer number", "pat_nr", "id", "familyID")
 OTHERS = ("person_income", "customer_age", "body mass index", "number", "no", "area code", "valid", "x1", "", "%")
 
 

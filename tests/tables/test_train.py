@@ -366,15 +366,6 @@ def test_places_that_cannot_be_used_get_a_sentence(table, tmp_path):
         assert "no permission" in refused("train", table, "--target", "left?", "--out", tmp_path / "out")
 
 
-def test_columns_of_names_are_dropped_and_rare_categories_pooled(quick, tmp_path):
-    path = edited(tmp_path / "t.csv", name=[f"n{k}" for k in range(240)], shop=[f"s{k % 80}" for k in range(240)])
-    done = invoke("train", path, "--target", "left?", "--out", tmp_path / "out", "--json")
-    assert done.exit_code == 0, done.output
-    assert "Column 'name' is left out" in done.stderr
-    assert re.search(r"Column 'shop' has \d+ categories: the \d+ most frequent", done.stderr)
-    assert json.loads(done.stdout)["data"]["left_out"]["name"] == "too many categories"
-
-
 def test_too_little_memory_gets_a_sentence(quick, table, tmp_path, monkeypatch):
     def fail(*args, **given):
         raise RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB")
@@ -392,13 +383,6 @@ def test_a_second_run_on_one_folder_is_refused(quick, table, tmp_path):
             "train", table, "--target", "left?", "--out", tmp_path / "out"
         )
     assert invoke("train", table, "--target", "left?", "--out", tmp_path / "out").exit_code == 0
-
-
-def test_a_list_of_columns_does_not_swallow_the_table(quick, table, tmp_path):
-    done = invoke("train", "--target", "left?", "--out", tmp_path / "out", "--drop", "since", "always", table)
-    assert done.exit_code == 0, done.output
-    missing = tmp_path / "other.csv"
-    assert "There is no file" in refused("train", "--target", "a", "--out", tmp_path / "o", "--drop", "b", "c", missing)
 
 
 @pytest.fixture
@@ -462,19 +446,3 @@ def test_free_text_is_learned_from_named_and_predicted(quick, tmp_path):
     assert done.exit_code == 0, done.output
     assert "Note: Column 'title' has no text" in done.stderr
     assert "Column 'wine' has no text" not in done.stderr
-
-
-def test_categories_are_written_as_in_training(quick, tmp_path):
-    path = edited(tmp_path / "t.csv", rate=np.resize(["5%", "7.5%", "10%"], 240))
-    options = ("--target", "left?", "--categorical", "rate", "--out", tmp_path / "out")
-    done = invoke("train", path, *options)
-    assert done.exit_code == 0
-    assert "read as numbers" not in done.stderr
-    done = invoke("predict", tmp_path / "out" / "model.calibrant", path, "--out", tmp_path / "p.csv")
-    assert "training did not see" not in done.stderr
-
-
-def test_text_without_words_in_common_is_left_out(quick, table, tmp_path):
-    done = invoke("train", table, "--target", "left?", "--out", tmp_path / "out", "--text", "always")
-    assert done.exit_code == 0, done.output
-    assert "Left out: always (no words in common)." in done.stderr

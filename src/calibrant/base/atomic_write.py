@@ -10,26 +10,22 @@ from pathlib import Path
 from uuid import uuid4
 
 
-class WriteError(ValueError):
-    """A file cannot be written, for example because the disk is full."""
-
-
 @contextmanager
 def whole_file(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Give a temporary path to write to; it replaces `path` if the block ends without an error.
 
     If `path` is a link, its target is replaced. Permissions follow the umask. A device or pipe is written to directly.
-    Raises a ValueError if the file cannot be written: a `WriteError` if the system refuses it.
+    Raises a ValueError if the file cannot be written.
     """
     try:
         yield from _whole(Path(path))
     except PermissionError:
-        raise WriteError(f"{path} cannot be written: no permission. Give another place.") from None
+        raise ValueError(f"{path} cannot be written: no permission. Give another place.") from None
     except OSError as error:
         if isinstance(error, FileNotFoundError) and error.errno is None:
             raise  # a sentence of ours about an input file, which the block reads
         reason = error.strerror or error
-        raise WriteError(f"{path} cannot be written: {reason}. Free some space or give another place.") from None
+        raise ValueError(f"{path} cannot be written: {reason}. Free some space or give another place.") from None
 
 
 def _whole(path: Path) -> Iterator[Path]:

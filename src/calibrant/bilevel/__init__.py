@@ -10,7 +10,7 @@
 torch.Size([60])
 """
 
-from calibrant.bilevel.callbacks import Callback, Checkpoint, EarlyStopping, History, MovingAverage, ProgressBar, pooled
+from calibrant.bilevel.callbacks import Callback, Checkpoint, EarlyStopping, History, MovingAverage, ProgressBar
 from calibrant.bilevel.gradients.hypergradients import (
     Direct,
     Feedback,
@@ -26,6 +26,7 @@ from calibrant.bilevel.optimizers.base import GroupedOptimizer, Optimizer
 from calibrant.bilevel.optimizers.schedules import cosine, multistep, one_cycle
 from calibrant.bilevel.optimizers.sgd_and_adam import SGD, Adam, AdamW
 from calibrant.bilevel.problem.bilevel import Bilevel
+from calibrant.bilevel.problem.evaluation import pooled
 from calibrant.bilevel.problem.objectives import OUTER_LOSSES, averaged, composed, confidence_gap_loss
 from calibrant.bilevel.problem.population import Population
 from calibrant.bilevel.running.finite import NonFiniteError

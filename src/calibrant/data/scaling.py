@@ -97,7 +97,7 @@ class Scaling(NamedTuple):
         if not number.all():
             codes, categories, widths = inputs[:, ~number], self._kinds[~number], self._widths[~number]
             codes = np.where(np.isnan(codes), np.where(widths > categories, categories, UNSEEN), codes)
-            rows, columns = np.nonzero((codes >= 0) & (codes < widths))
+            rows, columns = np.nonzero((codes >= 0) & (codes < widths) & (codes == np.floor(codes)))
             scaled[rows, starts[~number][columns] + codes[rows, columns].astype(int)] = 1.0
 
 

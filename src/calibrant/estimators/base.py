@@ -23,7 +23,7 @@ from calibrant.base.fitted import unfitted
 from calibrant.base.labels import class_columns, warn_of_other_order
 from calibrant.base.settings import check_whole, shown
 from calibrant.bilevel import Callback
-from calibrant.bilevel.callbacks.base import as_callbacks
+from calibrant.bilevel.callbacks import as_callbacks
 from calibrant.data.splits.exact_copies import joined
 from calibrant.estimators.folds import Splits, group_numbers, near_groups
 from calibrant.estimators.memory import check_memory

@@ -9,9 +9,8 @@ from calibrant.losses import LOSSES
 from calibrant.methods.bo4sc import BO4SC
 from calibrant.methods.confidence import LearnedConfidence
 from calibrant.methods.core.method import Method
-from calibrant.methods.image_networks import RECIPES, NetworkTraining, Recipe
+from calibrant.methods.image_networks import RECIPES, NetworkTraining, Recipe, Reweighting
 from calibrant.methods.meta_regularization import FocalControl, MetaRegularization
-from calibrant.methods.sample_weights import Reweighting
 from calibrant.methods.self_calibrated import SelfCalibrated
 from calibrant.methods.standard import STOPPED, Calibrated, Ensemble, Standard
 

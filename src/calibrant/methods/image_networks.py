@@ -1,4 +1,7 @@
-"""Training of image networks and other large modules by SGD with a recipe: the base of the second paper's methods."""
+"""Training of image networks and other large modules by SGD with a recipe, plain or with variables from held-out data.
+
+The second paper's methods are built on it, and so is one learned weight per training sample, for many wrong labels.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,8 @@ from calibrant.data.vision import Mixup
 from calibrant.losses import Loss
 from calibrant.losses.classification import cross_entropy
 from calibrant.methods.averaged import mean_on
-from calibrant.methods.core.method import Method, SolveSettings, TrainingGroup
+from calibrant.methods.core.method import Method, SolveSettings, TrainedNetwork, TrainingGroup
+from calibrant.methods.core.results import weights_at
 from calibrant.methods.core.samples import Samples, few_inputs
 from calibrant.methods.core.task import Task
 from calibrant.models.functional.global_state import generators_restored
@@ -252,3 +256,53 @@ def head_and_width(model: nn.Module, task: Task) -> tuple[str, int]:
         parts = find_head(twin, inputs, task.head)
         width = logits_of(call(parts.body, inputs)).flatten(1).shape[1]
     return parts.name, width
+
+
+SOLVED_HEAD = bilevel.Implicit(STRIDE, "head")
+NEXT_STEP = bilevel.OneStep(1, "head", learning_rate=1.0)
+
+
+@dataclass(frozen=True)
+class Reweighting(HeldOutTraining):
+    """Cross-entropy with one weight per training sample, learned while the network is trained.
+
+    ::
+
+        inner   mean_i w_i·CE(f(x_i, θ), y_i)          labels y_i that may be wrong
+        outer   mean_j CE(f(x_j, θ(w)), y_j)           clean labels
+
+    A sample keeps its weight if its gradient agrees with that of the clean samples, and loses it if the gradient points
+    the other way. The weights are kept between epochs, so that what they learned before the network memorised its
+    labels is not lost. In the outer problem, only the last layer depends on w. An outer step therefore costs little
+    more than a forward pass of the clean batch.
+
+    ``hypergradient=SOLVED_HEAD`` treats that layer as solved to optimality on the features of recent batches (influence
+    functions, Koh & Liang 2017). ``NEXT_STEP`` differentiates through one step of gradient descent before every
+    training step, similar to "learning to reweight" (Ren et al. 2018), which discards its weights after each step.
+
+    Parameters
+    ----------
+    hypergradient : Hypergradient
+        How dF/dw is computed.
+    outer_learning_rate : float
+        Adam's learning rate for the weights. A sample takes part in one or two outer steps per epoch, which change its
+        weight by about ten times this rate.
+    outer_batch_size : int
+        Clean samples per outer step.
+    start : float
+        The share of the run after which weights are updated. Earlier, the head carries little information about single
+        samples.
+    """
+
+    hypergradient: bilevel.Hypergradient = SOLVED_HEAD
+    outer_learning_rate: float = 0.05
+    outer_batch_size: int = 256
+    start: float = 0.1
+
+    held_out_for: ClassVar[str] = "A weight for each sample"
+
+    def variable(self, model: nn.Module, task: Task) -> bilevel.SampleWeights:
+        return bilevel.SampleWeights(len(task.train))
+
+    def learned(self, outcome: TrainedNetwork) -> dict[str, Any]:
+        return super().learned(outcome) | {"sample_weights": weights_at(outcome.solution.phi, outcome.solution)}

@@ -191,7 +191,7 @@ class Auto(Calibrator):
                 calibrator = self._fitted(name, scores[inside], labels[inside], weights[inside], **shared)
                 if hasattr(calibrator, "odir_"):
                     shared = {"odir": calibrator.odir_}  # one strength for all folds, since the search is slow
-                out[outside] = _log(calibrator.predict_proba(scores[outside]))
+                out[outside] = np.log(np.maximum(calibrator.predict_proba(scores[outside]), _TINY))
         except ValueError as error:
             return Row(", ".join(stages), stages, None, time.perf_counter() - begin, str(error))
         losses = -out[np.arange(len(labels)), labels]
@@ -209,16 +209,12 @@ class Auto(Calibrator):
         probs = np.exp(scores)
         for stage in self.stages_:
             top, probs = stage._top_and_probs(scores)
-            top, scores = stage._decide(top, probs), _log(probs)
+            top, scores = stage._decide(top, probs), np.log(np.maximum(probs, _TINY))
         return top, probs
 
     def _decide(self, top: np.ndarray, probs: Floats) -> np.ndarray:
         # The last stage may keep a class although another has a larger probability.
         return top
-
-
-def _log(probs: Floats) -> Floats:
-    return np.log(np.maximum(probs, _TINY))
 
 
 def stratified_folds(labels: np.ndarray, folds: int, seed: int) -> np.ndarray:

@@ -158,13 +158,12 @@ class _Odir(_Affine):
         self.from_probs = from_probs
 
     def _fit(self, scores: Floats, labels: np.ndarray, weights: Floats) -> None:
-        if self.odir is not None:
-            check_strength("odir", self.odir)
         design = self._design(scores)
         temperature = bounded_temperature(scores, labels, weights)
         if self.odir is None:
             self.odir_ = self._choose(design, labels, weights, temperature)
         else:
+            check_strength("odir", self.odir)
             self.odir_ = float(self.odir)
         problem = _odir_problem(design, labels, weights, self.odir_, temperature)
         self.coefficients_ = solve(problem, name=type(self).__name__)

@@ -16,7 +16,7 @@ from calibrant.data.columns.parquet import need_pandas
 from calibrant.data.columns.values import Columns, numbers
 from calibrant.estimators import load_classifier
 from calibrant.selective import RejectionRule
-from calibrant.tables.read import similar
+from calibrant.tables.read import need_column
 
 ABOUT = "table_"
 """The classifier's fitted attribute with the facts that `calibrant train` stores about the table."""
@@ -56,15 +56,8 @@ class TableModel:
 
     def probs(self, columns: Columns, file: str) -> np.ndarray:
         """Return class probabilities for the rows of a table."""
-        absent = [name for name in self.features if name not in columns]
-        if absent:
-            near = {name: similar(name, columns) for name in absent[:5]}
-            hints = [f"{name!r} (is it {other}?)" if other else repr(name) for name, other in near.items()]
-            more = f" and {len(absent) - 5} more" if len(absent) > 5 else ""
-            raise ValueError(
-                f"{file} lacks {'columns' if len(absent) > 1 else 'the column'} that the model was trained on: "
-                f"{', '.join(hints)}{more}. Add {'them' if len(absent) > 1 else 'it'}; values may be empty."
-            )
+        for name in self.features:
+            need_column(columns, name, file)
         probs: np.ndarray = self.classifier.predict_proba(encoded(columns, self.features, self.classifier.encoder_))
         return probs
 

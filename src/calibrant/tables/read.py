@@ -133,17 +133,12 @@ def need_column(columns: Collection[str], name: str, file: str) -> None:
     """Raise an error that suggests similar names if a table lacks a column."""
     if name in columns:
         return
-    near = similar(name, columns)
-    hint = f"Did you mean {near}?" if near else f"Its columns are {listed(columns)}."
-    raise ValueError(f"{file} has no column {name!r}. {hint}")
-
-
-def similar(name: str, columns: Collection[str]) -> str:
-    """Return similar names in quotes; an empty string if there are none."""
     by_lower = {column.lower().strip(): column for column in columns}
     cleaned = name.lower().strip()
-    matches = [cleaned] if cleaned in by_lower else get_close_matches(cleaned, by_lower, n=3, cutoff=0.7)
-    return " or ".join(repr(by_lower[column]) for column in matches)
+    near = [cleaned] if cleaned in by_lower else get_close_matches(cleaned, by_lower, n=3, cutoff=0.7)
+    meant = " or ".join(repr(by_lower[column]) for column in near)
+    hint = f"Did you mean {meant}?" if near else f"Its columns are {listed(columns)}."
+    raise ValueError(f"{file} has no column {name!r}. {hint}")
 
 
 def check_classes(labels: np.ndarray, target: str, file: str) -> None:

@@ -132,6 +132,13 @@ def test_a_damaged_checkpoint_is_named(images: Path, tmp_path: Path) -> None:
         reproduce(**SMALL | {"methods": ["ce"], "seeds": 1, "epochs": 1}, data=images, out=tmp_path)
 
 
+def test_command_ends_when_time_is_up(images: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    settings = SMALL | {"methods": ["ce"], "seeds": 1, "data": images, "out": tmp_path}
+    with pytest.raises(ValueError, match="No run was finished"):
+        reproduce(**settings, minutes=0.0)
+    assert "Time is up. Run the same command again to continue." in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["flg-sece-published", "published-sigmoid"])
 def test_a_published_gamma_net_is_the_same_after_a_stop(images: Path, tmp_path: Path, name: str) -> None:
     planned = runs(Setup("cifar10", images, "small-cnn", epochs=1), [name], 1)

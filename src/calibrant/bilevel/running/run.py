@@ -59,8 +59,8 @@ class Run:
         inner_optimizer = inner_optimizer.bound(problem.view.weight_mask, problem.view.spread)
         inner = _derivatives(problem.inner, names, compile, detaches=problem.detaches)
         self.dynamics, trainer = Dynamics(inner, inner_optimizer), None
+        copies = restart or not isinstance(hypergradient, hg.Plain)  # others may train several times from one state
         if isinstance(problem, Bilevel) and compile != "trace" and (hypergradient.trains or start):
-            copies = restart or not isinstance(hypergradient, hg.Plain)
             self.dynamics = trainer = Trainer(
                 problem, inner, inner_optimizer, compile=compile == "inductor", copies=copies
             )
@@ -74,7 +74,7 @@ class Run:
         self._state: State | None = None
         self._deferred: tuple[Trainer, int] | None = None
         self.state = self.fresh_state()
-        if trainer is not None:
+        if trainer is not None and not copies:
             trainer.load(self.state)
             self.defer_state(trainer, 0)
         self.outer_moments: Moments = outer_optimizer.init(self.phi) if outer_optimizer else ()

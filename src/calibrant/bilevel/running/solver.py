@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from calibrant.bilevel.callbacks.base import as_callbacks
+from calibrant.bilevel.callbacks import as_callbacks
 from calibrant.bilevel.compiled import Compiler
 from calibrant.bilevel.gradients import hypergradients as hg
 from calibrant.bilevel.optimizers.base import Optimizer

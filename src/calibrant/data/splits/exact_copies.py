@@ -33,9 +33,7 @@ def row_codes(inputs: Any) -> np.ndarray | None:
     """
     if issparse(inputs):
         return _sparse_codes(inputs.tocsr())
-    if hasattr(inputs, "iloc"):
-        return _frame_codes(_frame(inputs))
-    values = np.asarray(inputs)
+    values = _frame_bits(inputs) if hasattr(inputs, "iloc") else np.asarray(inputs)
     if values.dtype.kind not in "biuf" or values.ndim < 1:
         return None
     values = values.reshape(len(values), -1)
@@ -123,8 +121,7 @@ def _columns(inputs: Any) -> Iterator[np.ndarray]:
         some = inputs.tocsr()[rows].tocsc()
         yield from (some[:, [k]].toarray().ravel() for k in range(some.shape[1]))
     elif hasattr(inputs, "iloc"):
-        some = _frame(inputs).iloc[rows]
-        yield from (_frame_codes(some.iloc[:, [k]]) for k in range(some.shape[1]))
+        yield from _frame_bits(inputs.iloc[rows]).T
     else:
         yield from np.asarray(inputs).reshape(len(inputs), -1)[rows].T
 
@@ -163,20 +160,16 @@ def _sparse_codes(matrix: Any) -> np.ndarray:
     return codes
 
 
-def _frame(inputs: Any) -> Any:
-    """Return a data frame unchanged, and a single column as a frame."""
-    return inputs.to_frame() if inputs.ndim == 1 else inputs
-
-
-def _frame_codes(frame: Any) -> np.ndarray:
-    codes = np.zeros(len(frame), dtype=np.uint64)
-    for key, name in zip(_keys(frame.shape[1]), range(frame.shape[1]), strict=True):
-        column = frame.iloc[:, name]
+def _frame_bits(inputs: Any) -> np.ndarray:
+    """The values of a data frame or series as 64-bit patterns; those of other types are numbered by their equality."""
+    bits = np.empty((len(inputs), inputs.shape[1] if inputs.ndim > 1 else 1), dtype=np.uint64)
+    for place in range(bits.shape[1]):
+        column = inputs.iloc[:, place] if inputs.ndim > 1 else inputs
         values = column.to_numpy()
         if values.dtype.kind not in "biuf":
             try:
                 values = column.factorize()[0]
             except TypeError:  # unhashable values, such as lists
                 values = column.map(repr).factorize()[0]
-        codes += _mixed(_bits(values) ^ key)
-    return codes
+        bits[:, place] = _bits(values)
+    return bits

@@ -133,13 +133,10 @@ class Mixture(Fitted):
         rows = torch.from_numpy(shareable(inputs)) if isinstance(inputs, np.ndarray) else inputs
         if each is None and self._perceptrons is not None and isinstance(rows, Tensor) and rows.dim() == 2:
             return self._perceptrons.logits(rows.cpu())
-        total: Tensor | None = None
         shares = self.shares or [1.0] * len(self.networks)
-        for network, share in zip(self.networks, shares, strict=True):
-            logits = network_logits(network, inputs).double()
-            weighted = share * (logits if each is None else each(logits))
-            total = weighted if total is None else total + weighted
-        assert total is not None
+        logits = (network_logits(network, inputs).double() for network in self.networks)
+        outputs = logits if each is None else map(each, logits)
+        total: Any = sum(share * output for share, output in zip(shares, outputs, strict=True))
         return total / sum(shares)
 
     def calibrated(self, logits: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import CheckpointError
 from calibrant.base.device import resolve_device
 from calibrant.base.settings import shown
 from calibrant.bilevel import Callback, NonFiniteError
-from calibrant.bilevel.callbacks.base import as_callbacks
+from calibrant.bilevel.callbacks import as_callbacks
 from calibrant.bilevel.running.solver import check_one_process
 from calibrant.methods.averaged import Precision, UserSchedule
 from calibrant.methods.catalogue import ALL_METHODS

@@ -39,13 +39,18 @@ def is_pretrained(model: nn.Module) -> bool:
     if any(not p.requires_grad for p in model.parameters()):
         return True
     norms = [m for m in model.modules() if isinstance(m, _NormBase | nn.LayerNorm | nn.GroupNorm | nn.RMSNorm)]
-    if any(int(getattr(layer, "num_batches_tracked", None) or 0) for layer in norms):
+    if any(map(_batches_seen, norms)):
         return True
     scaled = [p.detach() for layer in norms for p in layer.parameters(recurse=False)]
     if scaled:
         return any(bool((p != p.flatten()[0]).any()) for p in scaled)
     weighted = [m for m in model.modules() if isinstance(m, nn.Linear | nn.Bilinear | _ConvNd | nn.RNNBase)]
     return any(not _looks_drawn(layer) and not _constant_biases(layer) for layer in weighted)
+
+
+def _batches_seen(layer: nn.Module) -> int:
+    """The number of batches in the statistics of a layer."""
+    return int(getattr(layer, "num_batches_tracked", None) or 0)
 
 
 def _constant_biases(layer: nn.Module) -> bool:
@@ -74,13 +79,9 @@ def _looks_drawn(layer: nn.Module) -> bool:
         weights = [named[name] for name in named if name.endswith("weight")]
         rest = [named[name] for name in named if not name.endswith("weight") and not name.startswith("bias_")]
         return all(_within([w], math.sqrt(6 / sum(w.shape))) for w in weights) and _constant(rest, 0.0)
-    if isinstance(layer, _NormBase):
-        count = layer.num_batches_tracked
-        if count is not None and int(count) > 0:
-            return False
-    if isinstance(layer, _NormBase | nn.LayerNorm | nn.GroupNorm | nn.RMSNorm):
-        return _constant([named["weight"]], 1.0) and ("bias" not in named or _constant([named["bias"]], 0.0))
-    return False
+    if not isinstance(layer, _NormBase | nn.LayerNorm | nn.GroupNorm | nn.RMSNorm) or _batches_seen(layer):
+        return False
+    return _constant([named["weight"]], 1.0) and ("bias" not in named or _constant([named["bias"]], 0.0))
 
 
 def _within(values: Iterable[Tensor], bound: float) -> bool:
