@@ -6,7 +6,7 @@ tensors and outputs are cloned, so callers notice only the speed.
 
 Whole outer steps of a single problem as CUDA graphs. A step of a medium-sized network is hundreds of short kernels, and
 launching them takes longer than running them. The state of a single problem stays in fixed memory while it trains
-(``tracing/in_place.py``). So a whole outer step can be recorded once and replayed with one launch: the training steps,
+(``running/trainer.py``). So a whole outer step can be recorded once and replayed with one launch: the training steps,
 the hypergradient and the move of φ. Batches, learning rates and step numbers are copied in; losses, φ and the state are
 copied out.
 
@@ -30,6 +30,7 @@ from torch.utils import _pytree as pytree
 
 from calibrant.base.warning import warn
 from calibrant.bilevel.gradients.hypergradients import HypergradientInput, HypergradientResult, Plain
+from calibrant.bilevel.gradients.implicit import Implicit
 from calibrant.bilevel.gradients.loss_derivatives import seeded
 from calibrant.bilevel.optimizers.base import Linearization, Moments, Optimizer
 from calibrant.bilevel.optimizers.sgd_and_adam import SGD, Adam, AdamW
@@ -232,6 +233,7 @@ def can_replay(run: Run, compile: str | None) -> bool:
         return isinstance(run.hypergradient, Plain) and run.outer_steps >= LEAST_STEPS
     return (
         compile == "inductor"
+        and type(run.hypergradient).__module__ in _OWN  # others may train several times from the first state
         and not run.problem.moves_start
         and not run.problem.stochastic
         and not (run.head.memory.size and isinstance(run.problem.train, LoaderStream))  # batches of several sizes
@@ -240,6 +242,8 @@ def can_replay(run: Run, compile: str | None) -> bool:
 
 
 _KNOWN = (SGD, Adam, AdamW)
+_OWN = {hypergradient.__module__ for hypergradient in (Plain, Implicit)}
+"""Where the hypergradients are that may be recorded, since they change a state in place only once."""
 LEAST_STEPS = 20
 """The shortest run, in outer steps, that ``compile="graphs"`` records; shorter ones have little to save."""
 RECORDINGS = 8
