@@ -5,10 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import pickle
-import subprocess
-import sys
 
-import numpy as np
 import pytest
 import torch
 from torch import fx, nn
@@ -19,27 +16,6 @@ from calibrant.methods import Calibrated, Ensemble, Samples, Standard, standard
 from calibrant.methods.averaged import AveragedNetwork
 from calibrant.methods.standard import VariedRates, best_subset, next_rate
 from tests.estimators.own_cases import SHORT, small
-
-
-def test_the_plain_module_needs_no_calibrant(tmp_path):
-    """It is saved by torch and read in a process that cannot import calibrant."""
-    torch.manual_seed(0)
-    x, y = torch.randn(60, 4), torch.arange(60) % 3
-    net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
-    for name, networks in (("one", 1), ("two", 2)):
-        result = calibrant.fit(net, (x[:40], y[:40]), (x[40:], y[40:]), networks=networks, epochs=2)
-        torch.save(result.module, tmp_path / f"{name}.pt")
-        np.save(tmp_path / f"{name}.npy", result.probs(x).numpy())
-    np.save(tmp_path / "x.npy", x.numpy())
-    code = (
-        "import sys; sys.modules['calibrant'] = None\n"
-        "import numpy as np, torch\n"
-        "x = torch.from_numpy(np.load('x.npy'))\n"
-        "for name in ('one', 'two'):\n"
-        "    module = torch.load(f'{name}.pt', weights_only=False)\n"
-        "    assert np.allclose(module(x).softmax(1).detach().numpy(), np.load(f'{name}.npy'), atol=1e-5), name\n"
-    )
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=60)
 
 
 class Named(nn.Module):

@@ -62,9 +62,11 @@ def test_abstention(quick):
     np.testing.assert_array_equal(answer, np.where(kept, fitted.predict(X), -1))
     with pytest.raises(ValueError, match="is one of the classes"):
         fitted.predict(X, reject_below=0.9, reject_label=2)
-    for below in (1.5, -0.1, float("nan"), "0.5"):
+    for below in (1.5, -0.1, float("nan"), "0.5", True):
         with pytest.raises(ValueError, match="reject_below must be a"):
             fitted.predict(X, reject_below=below)
+    with pytest.raises(ValueError, match="reject_label needs a rule"):
+        fitted.predict(X, reject_label=9)
 
 
 @pytest.mark.parametrize(

@@ -179,6 +179,18 @@ def test_few_rows_keep_the_raw_scores(tmp_path):
     np.testing.assert_array_equal(load_calibrator(tmp_path / "raw").predict_proba(logits), auto.predict_proba(logits))
 
 
+@pytest.mark.parametrize("name", ["auto", "temperature"])
+def test_one_score_per_row_is_the_difference_of_two_logits(name):
+    logits, labels = overconfident(600, 2)
+    score = logits[:, 1] - logits[:, 0]
+    settings = {"candidates": QUICK} if name == "auto" else {}
+    wide, narrow = (make_calibrator(name, **settings).fit(x, labels).predict_proba(x) for x in (logits, score))
+    np.testing.assert_allclose(narrow, wide, atol=1e-9)
+    p = 1 / (1 + np.exp(-score))
+    probs = make_calibrator(name, from_probs=True, **settings).fit(p, labels).predict_proba(p)
+    np.testing.assert_allclose(probs, wide, atol=1e-6)
+
+
 def test_mistakes_give_an_error_of_one_sentence():
     logits, labels = overconfident(100, 3)
     for settings, words in (

@@ -98,10 +98,13 @@ def test_rows_in_errors_are_those_of_the_file():
         (("p0", "p1", "y"), "probs", ("0", "1")),
         (("logit a", "logit b", "label"), "logits", ("a", "b")),
         (("a", "b", "label"), "probs", ("a", "b")),
+        (("score", "label"), "score", None),
+        (("prob_b", "label"), "score", None),
+        (("confidence", "correct"), "pairs", None),
     ],
 )
 def test_columns_are_found_by_their_names(names, kind, classes):
-    values = [*PROBS.T, LABELS if classes[0] == "0" else np.array(classes)[LABELS]]
+    values = [*PROBS.T[3 - len(names) :], np.array(classes or ("0", "1"))[LABELS]]
     pd.DataFrame(dict(zip(names, values, strict=True))).to_csv("a.csv", index=False)
     file = read_predictions("a.csv")
     assert (file.kind, file.classes) == (kind, classes)

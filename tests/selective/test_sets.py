@@ -183,6 +183,15 @@ def test_ranks_with_ties_by_hand():
     np.testing.assert_allclose(RAPS(k_reg=0)(ranked, 0.0)[1], [0.01, 0.5 + 0.02, 0.8 + 0.03])
 
 
+def test_two_classes_are_told_apart_without_random_numbers():
+    """A model that is wrong more often than allowed still gives single classes where it is sure."""
+    confidence = np.linspace(0.5, 1.0, 400)
+    probs = np.stack([confidence, 1 - confidence], axis=1)
+    labels = (np.random.default_rng(7).random(400) > confidence).astype(int)
+    sizes = conformal_rule(probs, labels, 0.9).apply(probs).sum(1)
+    assert (sizes[0], sizes[-1]) == (2, 1)
+
+
 @pytest.mark.parametrize(
     ("n", "coverage", "k"), [(9, 0.7, 7), (9, 0.9, 9), (8, 0.9, 9), (99, 0.95, 95), (19, 0.951, 20)]
 )

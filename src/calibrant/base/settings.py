@@ -32,8 +32,8 @@ def check_whole(name: str, value: Any) -> int:
 
 
 def check_number(name: str, value: Any) -> float:
-    """Return a number as a float, and raise an error for other values, such as text."""
-    if not isinstance(value, str):
+    """Return a number as a float, and raise an error for other values, such as text and truth values."""
+    if not isinstance(value, str | bool):
         with suppress(TypeError, ValueError):
             return float(value)
     raise ValueError(f"{name} must be a number; got {shown(value)}.")

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from enum import Enum
-from typing import Any, TextIO
+from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -137,29 +137,6 @@ def notes_printed() -> Iterator[None]:
         yield
     for note in dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning)):
         typer.echo(f"Note: {note}", err=True)
-
-
-@contextmanager
-def notes_at_once() -> Iterator[None]:
-    """Print warnings for users as notes when they arise, without the line of code; for commands that take long."""
-    with warnings.catch_warnings():
-        usual = warnings.showwarning
-
-        def show(
-            message: Warning | str,
-            category: type[Warning],
-            filename: str,
-            lineno: int,
-            file: TextIO | None = None,
-            line: str | None = None,
-        ) -> None:
-            if issubclass(category, UserWarning):
-                typer.echo(f"Note: {message}", err=True)
-            else:
-                usual(message, category, filename, lineno, file, line)
-
-        warnings.showwarning = show
-        yield
 
 
 def file_argument(name: str, text: str) -> Any:

@@ -84,8 +84,8 @@ class ModelPath:
 class MemberKind(Protocol):
     """A kind of member.
 
-    To add a member, write a file of this folder and a row of ``KINDS`` in :mod:`calibrant.methods.blend`. Files and
-    ONNX graphs need nothing else: they ask the trained models.
+    To add a member, write a file of this folder and a row of ``KINDS`` in :mod:`calibrant.methods.blend`; members that
+    are used by default are in ``MEMBERS`` there. Files and ONNX graphs need nothing else: they ask the trained models.
     """
 
     model: ClassVar[type[Any]]

@@ -1,14 +1,12 @@
 """CUDA graphs: a function with one launch, and whole outer steps of a single problem.
 
-A function as a CUDA graph: hundreds of small kernels with one launch. With small networks a GPU waits while Python
-launches kernels. A CUDA graph is recorded once, on its own tensors, and then replayed. Inputs are copied into these
-tensors and outputs are cloned, so callers notice only the speed.
+With small networks a GPU waits while Python launches hundreds of short kernels. A CUDA graph is recorded once, on its
+own tensors, and then replayed with one launch. :class:`Captured` does this for a function: inputs are copied into the
+recorded tensors and outputs are cloned, so callers notice only the speed.
 
-Whole outer steps of a single problem as CUDA graphs. A step of a medium-sized network is hundreds of short kernels, and
-launching them takes longer than running them. The state of a single problem stays in fixed memory while it trains
-(``running/trainer.py``). So a whole outer step can be recorded once and replayed with one launch: the training steps,
-the hypergradient and the move of φ. Batches, learning rates and step numbers are copied in; losses, φ and the state are
-copied out.
+:class:`Replay` records a whole outer step of a single problem: the training steps, the hypergradient and the move of φ.
+This works because a :class:`~calibrant.bilevel.running.trainer.Trainer` keeps the state in fixed memory. Batches,
+learning rates and step numbers are copied in; losses, φ and the state are copied out.
 
 Recording freezes every decision that Python makes in a step, as tracing does. A step runs eagerly if it cannot be
 recorded: if it waits for the GPU, draws random numbers on the CPU, or changes what the network holds in Python (its

@@ -1,8 +1,8 @@
 """A level whose derivatives come from graphs that are traced once and then replayed.
 
 Eager autograd builds a new graph in every step. :class:`TracedDerivatives` records the operations of a step and of its
-second-order product once (``compiled/recorder.py``). It cuts the joint graph where the adjoint enters, simplifies both
-halves, and from then on runs only the tensor operations; on a GPU, with one launch (``compiled/cuda_graphs.py``).
+second-order product once (``recorder.py``). It cuts the joint graph where the adjoint enters, simplifies both
+halves, and from then on runs only the tensor operations; on a GPU, with one launch (``cuda_graphs.py``).
 ``compiler="inductor"`` also passes the halves to ``torch.compile``, which is faster but takes much longer to compile.
 """
 

@@ -266,8 +266,8 @@ def carried_buffers(
 ) -> tuple[list[str], list[str]]:
     """The buffers through which gradient flows from step to step, and those that change without a graph.
 
-    ``evaluate(buffers)`` gives the buffers after a training pass with parameters that require a gradient. ``known`` are
-    buffers that are known to carry gradient.
+    ``evaluate(buffers)`` gives the buffers after a training pass with parameters that require a gradient. The buffers
+    in ``differentiable`` are known to carry gradient.
     """
     names = list(differentiable)
     others = [k for k, b in buffers.items() if b.is_floating_point() and k not in names]
