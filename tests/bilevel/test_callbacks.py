@@ -53,6 +53,18 @@ def test_history_of_plain_training_has_no_outer_rows():
     assert history["outer_loss"].numel() == history["gradient_norm"].numel() == history["phi"].numel() == 0
 
 
+@pytest.mark.parametrize("name", ["live_state", "state"])
+def test_a_callback_may_replace_a_part_of_the_state(name):
+    class Reset(Callback):
+        def on_step(self, run):
+            state = getattr(run, name)
+            run.state = state._replace(moments=tuple(map(torch.zeros_like, state.moments)))
+
+    settings = {"hypergradient": Plain(1), "outer_steps": 4}
+    reset = solve(problem(), inner_optimizer=SGD(0.1, momentum=0.9), callbacks=[Reset()], **settings)
+    assert torch.equal(reset.params, solve(problem(), inner_optimizer=SGD(0.1), **settings).params)
+
+
 def test_a_reused_callback_starts_again():
     history, stopping = History(phi_every=1), EarlyStopping(scripted([[1.0], [0.5], [2.0], [3.0]]))
     run(problem(), outer_steps=2, callbacks=[history, stopping])

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from calibrant.bilevel import SGD, AdamW, Bilevel, NonFiniteError, Plain
-from calibrant.bilevel.compiled import Replay
+from calibrant.bilevel import SGD, AdamW, Bilevel, Implicit, NonFiniteError, OneStep, Plain, SampleWeights
+from calibrant.bilevel.compiled import Replay, can_replay
 from calibrant.bilevel.compiled.cuda_graphs import Captured
 from calibrant.bilevel.running.finite import STEPS_TOGETHER
 from calibrant.bilevel.running.outer_step import outer_step
@@ -44,6 +44,17 @@ def test_a_failure_is_found_on_the_way():
     run = started(1e38)
     with pytest.raises(NonFiniteError, match=r"outer step [123]\b"):
         take(run, 3 * STEPS_TOGETHER)
+
+
+def test_a_failure_is_found_at_its_own_step():
+    """Later steps have changed the parameters of the earlier ones, which were sound."""
+    torch.manual_seed(0)
+    data = torch.randn(30, 2), torch.randint(0, 3, (30,))
+    net = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 3))
+    run = Run(Bilevel(net, train=data), Plain(1), SGD(lambda step: 0.1 if step < 20 else 1e38), None, 1000)
+    run.replay = Replay(run, record=False)
+    with pytest.raises(NonFiniteError, match=r"inner loss .*outer step 2[0-4]\b"):
+        take(run, STEPS_TOGETHER)
 
 
 def test_sound_steps_pass():
@@ -128,6 +139,19 @@ def test_a_step_that_a_recording_would_freeze_is_not_recorded(layer, recordable)
     run.replay.record = True  # as on a GPU; the first step does not need one
     take(run, 1)
     assert run.replay.record is recordable
+
+
+class Twice(OneStep):
+    """Trains twice from the first state, which a recorded step does not keep."""
+
+
+@pytest.mark.parametrize(("hypergradient", "recorded"), [(OneStep(2), True), (Implicit(2), True), (Twice(2), False)])
+def test_hypergradients_of_users_are_not_recorded(hypergradient, recorded):
+    data = torch.randn(30, 2), torch.randint(0, 3, (30,))
+    problem = Bilevel(nn.Linear(2, 3), SampleWeights(30), train=data, val=data)
+    run = Run(problem, hypergradient, SGD(0.1), SGD(1.0), 1000)
+    run.dynamics.params = SimpleNamespace(is_cuda=True)
+    assert can_replay(run, "inductor") is recorded
 
 
 def test_recordings_use_their_own_device_and_spare_other_threads(monkeypatch):

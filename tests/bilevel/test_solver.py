@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 from calibrant.bilevel import (
@@ -48,6 +49,31 @@ def test_plain_is_an_ordinary_training_loop(ours, theirs):
     for name, buffer in reference.named_buffers():
         assert torch.allclose(solution.buffers[name].double(), buffer.double(), rtol=0, atol=1e-8)
     assert solution.reasons == {0: "all outer steps done"}
+
+
+class Checkpointed(nn.Module):
+    """Gradient checkpointing in one of torch's two forms, beside layers that change in each training pass."""
+
+    def __init__(self, reentrant):
+        super().__init__()
+        self.first, self.norm, self.drop = nn.Linear(2, 4), nn.BatchNorm1d(4), nn.Dropout(0.5)
+        self.last, self.reentrant = nn.Linear(4, CLASSES), reentrant
+
+    def forward(self, x):
+        hidden = checkpoint(torch.tanh, self.first(x), use_reentrant=self.reentrant)
+        return self.last(self.drop(self.norm(hidden)))
+
+
+@pytest.mark.parametrize("compile", [None, "graphs"])
+def test_both_forms_of_gradient_checkpointing_train_alike(compile):
+    def trained(reentrant):
+        torch.manual_seed(0)
+        case = Bilevel(Checkpointed(reentrant).double(), train=blobs())
+        return solve(case, hypergradient=Plain(2), inner_optimizer=Adam(0.02), outer_steps=3, compile=compile)
+
+    old, new = trained(True), trained(False)
+    assert torch.equal(old.params, new.params)
+    assert all(torch.equal(old.buffers[name], value) for name, value in new.buffers.items())
 
 
 def test_plain_mini_batches_pass_over_all_samples():

@@ -28,6 +28,7 @@ from torch.utils import _pytree as pytree
 
 from calibrant.base.warning import warn
 from calibrant.bilevel.gradients.hypergradients import HypergradientInput, HypergradientResult, Plain
+from calibrant.bilevel.gradients.implicit import Implicit
 from calibrant.bilevel.gradients.loss_derivatives import seeded
 from calibrant.bilevel.optimizers.base import Linearization, Moments, Optimizer
 from calibrant.bilevel.optimizers.sgd_and_adam import SGD, Adam, AdamW
@@ -230,6 +231,7 @@ def can_replay(run: Run, compile: str | None) -> bool:
         return isinstance(run.hypergradient, Plain) and run.outer_steps >= LEAST_STEPS
     return (
         compile == "inductor"
+        and type(run.hypergradient).__module__ in _OWN  # others may train several times from the first state
         and not run.problem.moves_start
         and not run.problem.stochastic
         and not (run.head.memory.size and isinstance(run.problem.train, LoaderStream))  # batches of several sizes
@@ -238,6 +240,8 @@ def can_replay(run: Run, compile: str | None) -> bool:
 
 
 _KNOWN = (SGD, Adam, AdamW)
+_OWN = {hypergradient.__module__ for hypergradient in (Plain, Implicit)}
+"""Where the hypergradients are that may be recorded, since they change a state in place only once."""
 LEAST_STEPS = 20
 """The shortest run, in outer steps, that ``compile="graphs"`` records; shorter ones have little to save."""
 RECORDINGS = 8

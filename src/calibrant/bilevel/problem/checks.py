@@ -190,20 +190,20 @@ def with_graph(evaluate: Callable[[], T], params: Tensor) -> T:
 
 def depends(loss: Tensor, params: Tensor, phi: Tensor) -> tuple[bool, bool]:
     """Whether the graph of ``loss`` reaches each of the two leaves."""
-    wanted = {id(params): False, id(phi): False}
-    queue, seen = [loss.grad_fn], {loss.grad_fn}
+    leaves = {id(getattr(node, "variable", None)) for node in nodes(loss)}
+    return id(params) in leaves, id(phi) in leaves
+
+
+def nodes(loss: Tensor) -> Iterator[Any]:
+    """The nodes of the graph of ``loss``."""
+    queue, seen = [loss.grad_fn], {None, loss.grad_fn}
     while queue:
         node = queue.pop()
-        if node is None:
-            continue
-        variable = getattr(node, "variable", None)
-        if variable is not None and id(variable) in wanted:
-            wanted[id(variable)] = True
-        for following, _ in node.next_functions:
-            if following not in seen:
-                seen.add(following)
-                queue.append(following)
-    return wanted[id(params)], wanted[id(phi)]
+        if node is not None:
+            yield node
+            fresh = {following for following, _ in node.next_functions} - seen
+            seen |= fresh
+            queue.extend(fresh)
 
 
 def check_levels(problem: Any, *, plain: bool, direct: bool = False) -> None:

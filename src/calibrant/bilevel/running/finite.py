@@ -80,10 +80,13 @@ class Values(NamedTuple):
         every = (*tensors, result.loss, result.gradient)
         return [t.reshape(-1) for t in every if t is not None and t.numel()]
 
-    def finite(self, members: int) -> dict[str, Tensor]:
-        """Which values are finite, with one column per member, in the order of computation: the first is the cause."""
+    def finite(self, members: int, *, last: bool = True) -> dict[str, Tensor]:
+        """Which values are finite, with one column per member, in the order of computation: the first is the cause.
+
+        Parameters count only for the ``last`` step, because later steps may have changed them in place.
+        """
         losses, result = self.inner_losses.reshape(-1, members).isfinite(), self.result
-        params = {"inner parameter vector": _finite(self.params, members)}
+        params = {"inner parameter vector": _finite(self.params, members)} if last else {}
         outer: dict[str, Tensor] = {}
         if result.loss is not None:
             outer["outer loss"] = result.loss.reshape(1, members).isfinite()
@@ -104,9 +107,9 @@ class Values(NamedTuple):
             where = f"inner step {self.taken + first + 1} ({where})"
         return f"The {level} was not finite at {where}. {_REMEDIES[level]}."
 
-    def check(self) -> None:
+    def check(self, *, last: bool = True) -> None:
         """Raise an error if a value of a single problem is not finite."""
-        finite = self.finite(1)
+        finite = self.finite(1, last=last)
         if not all(bool(ok.all()) for ok in finite.values()):
             raise NonFiniteError(self.message(finite, 0))
 
@@ -133,4 +136,4 @@ class DeferredFiniteCheck:
         vectors = [vector for values in unread for vector in values.vectors()]
         if unread and not bool(torch.cat([*vectors, unread[-1].params.sum().reshape(1)]).isfinite().all()):
             for values in unread:
-                values.check()
+                values.check(last=values is unread[-1])

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from calibrant.bilevel.gradients.dynamics import Draws, Dynamics, Look, State
 from calibrant.bilevel.gradients.loss_derivatives import LossDerivatives, seeded
 from calibrant.bilevel.optimizers.base import Optimizer
+from calibrant.bilevel.problem.checks import nodes
 from calibrant.data.streams.batch import Batch, Tensors, map_tensors
 from calibrant.models.functional.heads import Head, divide
 from calibrant.models.functional.network import SplitNetwork, call, logits_of, owner_of
@@ -72,6 +73,7 @@ class Trainer(Dynamics):
         self.named = {name: parameters[name] for name in view.names}
         self._targets: list[Tensor] | None = list(self.named.values())
         """The loss is differentiated in these alone; None where torch's reentrant checkpointing does not allow that."""
+        self._first = True
         self.dropouts = {k: m for k, m in self.module.named_modules() if isinstance(m, MaskedDropout) and m.p > 0}
         self._always_eval = [self.module.get_submodule(k) for k in view.always_eval]
         self._buffers = [(k, *owner_of(self.module, k)) for k in problem.start_buffers]
@@ -97,14 +99,7 @@ class Trainer(Dynamics):
                 present = self.live(step)
                 look(present, batch)
                 features = self._take_begun(present)
-            try:
-                losses.append(self._step(phi, batch, step + 1, features))
-            except RuntimeError as error:  # gradients of the parameters alone
-                if self._targets is None or "use_reentrant=True" not in str(error):
-                    raise
-                self._targets, self._last = None, None
-                self.load(state)
-                losses.append(self._step(phi, batch, step + 1, None))
+            losses.append(self._step(phi, batch, step + 1, features))
             features = None
         after = state.step + steps
         return (self.hand_out(after) if self._copies else self.live(after)), losses
@@ -117,6 +112,9 @@ class Trainer(Dynamics):
         with seeded(batch.seed, self.params), torch.enable_grad(), _plain_errors():
             loss = self.problem.inner_value(net, phi, batch._replace(seed=None))
         self.grad.zero_()
+        if self._first:
+            self._first, reentrant = False, any(node.name() == "CheckpointFunctionBackward" for node in nodes(loss))
+            self._targets = None if reentrant else self._targets
         loss.backward(inputs=self._targets)
         with torch.no_grad():
             self.optimizer.step_(self.params, self.moments, self.optimizer.clip_(self.grad), step)
@@ -148,13 +146,13 @@ class Trainer(Dynamics):
     def load(self, state: State) -> None:
         """Copy ``state`` into the working copy."""
         self._begun = None
-        if state is self._last or state.params is self.params:
+        if state is self._last:
             return
+        live = self.live().tensors()
         with torch.no_grad():
-            self.params.copy_(state.params)
-            for moment, new_moment in zip(self.moments, state.moments, strict=True):
-                moment.copy_(new_moment)
-            self._write_buffers(state.buffers)
+            for name, tensor in state.tensors().items():
+                if tensor is not live[name]:  # a callback may replace some tensors of a live state
+                    live[name].copy_(tensor)
 
     def forget(self) -> None:
         """The working copy is about to change, so no state that was handed out describes it any longer."""
@@ -184,10 +182,6 @@ class Trainer(Dynamics):
     def read_buffers(self) -> Tensors:
         """Copies of the module's buffers."""
         return {name: owner._buffers[leaf].clone() for name, owner, leaf in self._buffers}  # type: ignore[union-attr]
-
-    def _write_buffers(self, buffers: Tensors) -> None:
-        for name, owner, leaf in self._buffers:
-            owner._buffers[leaf].copy_(buffers[name])  # type: ignore[union-attr]
 
     def _set_mode(self, *, train: bool) -> None:
         if self.module.training != train:
