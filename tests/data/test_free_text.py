@@ -96,6 +96,11 @@ def test_terms_have_the_tfidf_of_scikit_learn():
     assert column.terms(np.array([None, None])).nnz == 0
 
 
+def test_a_table_without_rows_has_an_encoding_without_rows():
+    encoding = encoded(reviews(60)[0]["review"].to_numpy())
+    assert encoding.encode(np.array([], dtype=object)).shape == (0, len(encoding.outputs))
+
+
 def test_outputs_are_scaled_and_similar_texts_are_close():
     frame, _ = reviews()
     encoder = TableEncoder().fit(frame)

@@ -142,7 +142,7 @@ def test_decimal_commas_and_the_encoding_are_declared(tmp_path):
     (tmp_path / "p.csv").write_bytes(text.encode("cp1252"))
     with pytest.raises(ValueError, match="not text in UTF-8"):
         read_predictions(tmp_path / "p.csv")
-    with pytest.raises(ValueError, match=r"must hold numbers; got text\. .* \('0,25'\)\. Pass --decimal"):
+    with pytest.raises(ValueError, match=r"must hold numbers; got '0,25'\. .* pass --decimal , if"):
         read_predictions(tmp_path / "p.csv", encoding="cp1252")
     file = read_predictions(tmp_path / "p.csv", encoding="cp1252", decimal=",")
     np.testing.assert_array_equal(file.values, [[0.25, 0.75], [0.75, 0.25]])

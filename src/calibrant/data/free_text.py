@@ -77,7 +77,7 @@ class FreeText:
                 continue
             block = counts @ _parts(tokens, split, {term: place for place, term in enumerate(terms)})
             block.data = (1 + np.log(block.data)) * self.idf[start + block.indices]
-            blocks.append(normalize(block, copy=False))
+            blocks.append(normalize(block, copy=False) if len(column) else block)
             start += len(terms)
         return sparse.csr_matrix(sparse.hstack(blocks, format="csr"), dtype=np.float32)
 

@@ -15,8 +15,7 @@ import torch
 from calibrant.base.inputs import are_probs
 from calibrant.base.warning import warn
 from calibrant.data.columns import Notation
-from calibrant.data.columns.hints import looks_like
-from calibrant.data.columns.values import set_of
+from calibrant.data.columns.values import texts
 from calibrant.report.evaluation.arrays import first_row, read_file, read_label_file
 from calibrant.report.evaluation.reading import is_number
 
@@ -241,8 +240,11 @@ def _numbers(table: Mapping[str, np.ndarray], name: str, path: Path) -> np.ndarr
     try:
         values = np.asarray(table[name], dtype=float)
     except (TypeError, ValueError):
-        note = looks_like(name, [str(value) for value in set_of(table[name])])
-        raise ValueError(f"Column {name!r} of {path.name} must hold numbers; got text. {note or ''}".rstrip()) from None
+        example = next((text for text in texts(table[name]) if text is not None and not is_number(text)), "text")
+        raise ValueError(
+            f"Column {name!r} of {path.name} must hold numbers; got {example!r}. Correct it, or pass --decimal , if "
+            "its numbers have decimal commas."
+        ) from None
     bad = np.flatnonzero(np.isnan(values).reshape(len(values), -1).any(axis=1))
     if len(bad):
         raise ValueError(
