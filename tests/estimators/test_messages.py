@@ -27,6 +27,8 @@ TABLES = {
     "gaps": PLAIN.where(_RANDOM.random(PLAIN.shape) > 0.1),
     "pandas' own types": PLAIN.assign(i=pd.array([None, *range(ROWS - 1)], dtype="Int64")),
     "sparse frame": PLAIN.astype(pd.SparseDtype(float, 0.0)),
+    "sparse frame with gaps": PLAIN.where(PLAIN > 0).astype(pd.SparseDtype(float)),
+    "sparse frame with ones": PLAIN.round().astype(pd.SparseDtype(float, 1.0)),
     "sparse": sparse.csr_matrix(PLAIN.to_numpy()),
 }
 TAKEN = {"sparse", "sparse frame"}

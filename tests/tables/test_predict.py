@@ -95,7 +95,7 @@ def test_the_dropped_column_is_not_needed_and_others_are(trained, new, tmp_path)
     found = refused(
         "predict", trained[0] / "model.calibrant", tmp_path / "lack.csv", "--out", tmp_path / "lack-out.csv"
     )
-    assert "lack.csv has no column 'visits'. Did you mean 'visit'?" in found
+    assert "lack.csv lacks columns that the model was trained on: visits. Its columns are " in found
     assert not (tmp_path / "lack-out.csv").exists()
 
 

@@ -326,6 +326,11 @@ BAD = {
         [],
         "Empty, NA, None and ? count as missing; give a class with such a name another one",
     ),
+    "one class beside NA": (
+        lambda t: t.assign(**{"left?": np.where(np.arange(240) % 5 < 2, "NA", "no")}),
+        [],
+        "one class only, 'no'. 96 rows have no label; empty, NA, None and ? count as missing.",
+    ),
     "a quantity": (lambda t: t, ["--target", "spent (€)"], "values that are not whole numbers"),
     "a count": (lambda t: t.assign(n=np.arange(240) * 3), ["--target", "n"], "240 different values in 240 rows"),
     "free text": (lambda t: t.assign(n=[f"t{k}" for k in range(240)]), ["--target", "n"], "names or free text"),

@@ -14,7 +14,7 @@ from sklearn.utils.validation import _check_method_params, _num_samples
 
 from calibrant.data import TableEncoder
 from calibrant.estimators.folds import Splits
-from calibrant.estimators.reading import is_plain, needs_encoder
+from calibrant.estimators.reading import has_fill_values, is_plain, needs_encoder
 
 
 def default_trees() -> HistGradientBoostingClassifier:
@@ -138,6 +138,8 @@ def advice_for(X: Any, estimator: Any, error: Exception) -> str:
         return ""
     if needs_encoder(X):
         content = "columns that are not numeric"
+    elif has_fill_values(X):
+        content = "sparse columns with a fill value other than 0"
     elif _has_gaps(X) and not (hasattr(estimator, "__sklearn_tags__") and get_tags(estimator).input_tags.allow_nan):
         content = "missing values"
     else:

@@ -97,7 +97,7 @@ def read(estimator: Any, X: Any, *y: Any, reset: bool, wide: bool | None = None)
     """
     encoded = isinstance(X, EncodedTable)
     X = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
-    X, y = X if encoded else as_table(X), tuple(map(as_targets, y))
+    X, y = X if encoded else _filled(as_table(X)), tuple(map(as_targets, y))
     if reset and encoded:
         X.describe(estimator)
     elif reset:
@@ -183,6 +183,19 @@ def warn_of_row_numbers(X: Any) -> None:
         f"the order of collection. Leave the column out with X.drop(columns={names[0]!r}), or read the file with "
         "pandas.read_csv(…, index_col=0). If it is an input, give it a name."
     )
+
+
+def has_fill_values(X: Any) -> bool:
+    """Whether all columns of a pandas data frame are sparse, and one stands for a value other than 0 where it is empty.
+
+    SciPy and scikit-learn have no such matrices.
+    """
+    is_sparse_frame = hasattr(X, "iloc") and getattr(X, "ndim", 0) == 2 and hasattr(X, "sparse")
+    return is_sparse_frame and any(dtype.fill_value != 0 for dtype in X.dtypes)
+
+
+def _filled(X: Any) -> Any:
+    return X.sparse.to_dense() if has_fill_values(X) else X
 
 
 def is_plain(dtype: Any) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from calibrant.base.words import listed
 from calibrant.data.columns import ColumnFormat
 from calibrant.data.columns.column_format import formats_from_json
 from calibrant.data.columns.encoder import EncodedTable, TableEncoder
@@ -16,7 +17,6 @@ from calibrant.data.columns.parquet import need_pandas
 from calibrant.data.columns.values import Columns, numbers
 from calibrant.estimators import load_classifier
 from calibrant.selective import RejectionRule
-from calibrant.tables.read import need_column
 
 ABOUT = "table_"
 """The classifier's fitted attribute with the facts that `calibrant train` stores about the table."""
@@ -56,8 +56,11 @@ class TableModel:
 
     def probs(self, columns: Columns, file: str) -> np.ndarray:
         """Return class probabilities for the rows of a table."""
-        for name in self.features:
-            need_column(columns, name, file)
+        if absent := [name for name in self.features if name not in columns]:
+            raise ValueError(
+                f"{file} lacks columns that the model was trained on: {listed(absent, 5)}. Its columns are "
+                f"{listed(columns)}. Add the missing ones, or correct their names; values may be empty."
+            )
         probs: np.ndarray = self.classifier.predict_proba(encoded(columns, self.features, self.classifier.encoder_))
         return probs
 

@@ -202,7 +202,12 @@ def _labels(column: np.ndarray, labelled: np.ndarray, target: str, file: str) ->
         labels = as_labels(present, name=target)
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from None
-    check_classes(labels, target, file)
+    try:
+        check_classes(labels, target, file)
+    except ValueError as error:
+        if not absent:
+            raise
+        raise ValueError(f"{error} {absent:,} rows have no label; empty, NA, None and ? count as missing.") from None
     return labels
 
 
