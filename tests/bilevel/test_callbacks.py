@@ -65,6 +65,22 @@ def test_a_callback_may_replace_a_part_of_the_state(name):
     assert torch.equal(reset.params, solve(problem(), inner_optimizer=SGD(0.1), **settings).params)
 
 
+@pytest.mark.parametrize("name", ["live_state", "state"])
+def test_a_callback_may_change_the_parameters_in_place(name):
+    class Clamp(Callback):
+        def on_step(self, run):
+            params = getattr(run, name).params
+            params.copy_(params.clamp(-0.2, 0.2))
+
+    class Replace(Callback):
+        def on_step(self, run):
+            run.state = run.state._replace(params=run.state.params.clamp(-0.2, 0.2))
+
+    settings = {"hypergradient": Plain(1), "inner_optimizer": SGD(0.5), "outer_steps": 4}
+    clamped, replaced = (solve(problem(), callbacks=[kind()], **settings) for kind in (Clamp, Replace))
+    assert torch.equal(clamped.params, replaced.params)
+
+
 def test_a_reused_callback_starts_again():
     history, stopping = History(phi_every=1), EarlyStopping(scripted([[1.0], [0.5], [2.0], [3.0]]))
     run(problem(), outer_steps=2, callbacks=[history, stopping])

@@ -41,6 +41,11 @@ def test_forms_of_a_loaders_batch(item, index, device):
     assert batch.index is None if index is None else torch.equal(batch.index, index)
 
 
+def test_labels_that_are_not_tensors_are_converted_in_every_epoch():
+    stream = LoaderStream([(X, Y.numpy())], n_classes=3)
+    assert all(torch.equal(stream.batch(epoch).targets, Y) for epoch in range(3))
+
+
 class Noisy(Dataset):
     """Augments with torch's global random numbers, as torchvision's transforms do."""
 

@@ -80,6 +80,7 @@ class Trainer(Dynamics):
         self._parts: Head | None = None
         self._compiled: dict[str, Callable[..., Any]] = {}
         self._last: State | None = None
+        self._last_versions: list[int] = []
         self._copies = copies
         self._begun: tuple[State, Tensor] | None = None
 
@@ -146,7 +147,7 @@ class Trainer(Dynamics):
     def load(self, state: State) -> None:
         """Copy ``state`` into the working copy."""
         self._begun = None
-        if state is self._last:
+        if state is self._last and _versions(state) == self._last_versions:
             return
         live = self.live().tensors()
         with torch.no_grad():
@@ -177,6 +178,7 @@ class Trainer(Dynamics):
         """A copy of the working copy's state."""
         moments = tuple(m.clone() for m in self.moments)
         self._last = State(self.params.clone(), moments, self.read_buffers(), step)
+        self._last_versions = _versions(self._last)
         return self._last
 
     def read_buffers(self) -> Tensors:
@@ -204,6 +206,11 @@ class Trainer(Dynamics):
             module: nn.Module = self.module if part == "module" else self.parts.body
             self._compiled[part] = torch.compile(module, dynamic=False) if self.compile else module
         return self._compiled[part]
+
+
+def _versions(state: State) -> list[int]:
+    """How often each tensor was changed in place: a callback may change a state that was handed out."""
+    return [tensor._version for tensor in state.tensors().values()]
 
 
 class WorkingNetwork:

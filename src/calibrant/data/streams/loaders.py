@@ -161,7 +161,8 @@ class LoaderStream(Stream):
         inputs, targets, index = self.batch_format.read(item)
         check_batch(inputs, targets)
         if self.n_classes is not None:
-            checked = self.length is None or self._next < self.length  # in the first epoch, to save time
+            first = self.length is None or self._next < self.length  # tensors are checked once, to save time
+            checked = first or not isinstance(targets, Tensor)
             targets = check_labels(targets, len(targets), self.n_classes) if checked else targets.long()
         inputs = as_dtype(inputs, self.dtype)
         if self.device is not None:
