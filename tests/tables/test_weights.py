@@ -71,7 +71,10 @@ def test_validation_and_test_files_have_weights(quick, weighted, tmp_path):
         (np.where(FIRST, 1.0, -1.0), "got 40 rows without one or with a negative one"),
         (np.zeros(240), "got zeros only"),
         (np.where(FIRST, 1.0, np.inf), "holds an infinite number"),
-        (np.where(FIRST, "much", "little"), "must hold numbers; got 'much' in row"),
+        (
+            np.where(FIRST, "much", "little"),
+            "must hold numbers to be the --weight of the rows; got values such as 'much'",
+        ),
     ],
 )
 def test_wrong_weights_get_a_sentence(weights, sentence, tmp_path):

@@ -19,7 +19,7 @@ from calibrant.data.columns import ColumnFormat
 from calibrant.data.columns.labels import as_labels
 from calibrant.data.columns.parquet import need_pandas
 from calibrant.data.columns.read import NAMELESS, FileTable, read_formatted
-from calibrant.data.columns.values import Columns, days, each, is_missing, is_numeric, numbers, set_of, texts
+from calibrant.data.columns.values import Columns, days, each, is_missing, is_number, is_numeric, numbers, set_of, texts
 from calibrant.tables.order import Order
 
 MOST_CLASSES = 1000
@@ -237,6 +237,12 @@ def _times(column: np.ndarray, name: str, file: str) -> np.ndarray:
 
 def _weights(column: np.ndarray, name: str, file: str) -> np.ndarray:
     """Return the weights of rows, which must be numbers that are not negative."""
+    unreadable = [] if is_numeric(column) else [v for v in texts(column) if v is not None and not is_number(v)]
+    if unreadable:
+        raise ValueError(
+            f"Column {name!r} of {file} must hold numbers to be the --weight of the rows; got values such as "
+            f"{unreadable[0]!r}. Correct them, or name another column."
+        )
     try:
         weights = numbers(column, name)
     except ValueError as error:
