@@ -136,7 +136,7 @@ def to_terminal(results: Results) -> str:
     in_paper = {method: row["ece"][0] for method, row in paper()["table1"][theirs].items()}
     sentence = f"Lowest mean ECE: {lowest}; in the paper: {min(in_paper, key=in_paper.__getitem__)}."
     if theirs != group.dataset:
-        sentence += f" The paper's values are for {DATASETS[theirs].title}: compare the order, not the numbers."
+        sentence += f" The paper's values are for {DATASETS[theirs].title}: the numbers differ."
     if not judged([group]) and not group.noisy:
         sentence += f" {UNJUDGED}"
     if others:

@@ -120,7 +120,7 @@ def test_the_last_screen_shows_the_papers_table(settings: dict[str, Any]) -> Non
         assert [cell.strip() for cell in row[2:6:2]] == ["2.14", "5.43"]
         text = " ".join(lines)
         assert ("none is judged" in text) == bool(settings)
-        assert ("compare the order" in text) == ("dataset" in settings)
+        assert ("the numbers differ" in text) == ("dataset" in settings)
 
 
 @pytest.mark.parametrize("settings", [{}, {"dataset": "digits"}, {"limit": 2000}])
