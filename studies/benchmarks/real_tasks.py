@@ -69,7 +69,7 @@ def parts(train: Pair, test: Pair, seed: int) -> Splits:
 
 @cache
 def news(folder: Path) -> tuple[list[list[str]], list[list[str]], Tensor, Tensor]:
-    """Texts without their headers, as lists of bodies, and labels, of 20 newsgroups."""
+    """The texts of 20 newsgroups without their headers, and the labels: training texts, test texts, and both labels."""
     texts, labels = [], []
     for part in ("train", "test"):
         files = load_files(str(folder / f"20news-bydate-{part}"), encoding="latin1", shuffle=False)
@@ -112,7 +112,7 @@ def adult(folder: Path, seed: int) -> Splits:
     with gzip.open(folder / "adult.tsv.gz", "rt") as file:
         frame = pd.read_csv(StringIO(file.read()), sep="\t")
     labels = torch.as_tensor(frame.pop("target").to_numpy().astype(np.int64))
-    values = torch.as_tensor(frame.to_numpy(), dtype=torch.float32)
+    values = torch.tensor(frame.to_numpy(np.float32))
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(1000 * seed + 8))
     test, train = order[: len(order) // 3], order[len(order) // 3 :]
     values = (values - values[train].mean(0)) / values[train].std(0)

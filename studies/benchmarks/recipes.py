@@ -287,7 +287,7 @@ def table(records: list[Record]) -> str:
             f"Mean log ratio over {len(rows)} tasks: {overall.value:+.3f}, 95 % interval {overall.low:+.3f} to "
             f"{overall.high:+.3f}; below zero `calibrant.fit` is better. Mean difference of the error: "
             f"{mean(r.get('points', math.nan) for r in rows):+.2f} points; "
-            f"median ratio of the times: {median(r['time'] for r in rows if r['time'] == r['time']):.2f}."
+            f"median ratio of the times: {median(r['time'] for r in rows if math.isfinite(r['time'])):.2f}."
         )
     return "\n".join(lines)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import sys
 
 import numpy as np
 import pytest
 import torch
 
-from studies.benchmarks import recipe_tasks, recipes
+from studies.benchmarks import real_tasks, recipe_tasks, recipes
 from studies.report import read_results
 
 
@@ -66,6 +67,29 @@ def test_image_tasks_read_published_files(folder):
         assert "seconds" not in record
     with pytest.raises(ValueError, match="Give their folder: --data"):
         recipes.measure("images-wide", 3, "fit", recipes.Options())
+
+
+def test_tasks_on_real_text_and_a_real_table(tmp_path):
+    """The text is what follows the first empty line; words that are seldom or new are word 1, and padding is word 0."""
+    for part, body in (("train", "the cat sat"), ("test", "the dog sat")):
+        for group in ("cats", "dogs"):
+            folder = tmp_path / f"20news-bydate-{part}" / group
+            folder.mkdir(parents=True)
+            for number in range(20):
+                (folder / str(number)).write_text(f"Subject: header\n\n{body} {group}")
+    train, test = real_tasks.news_words(tmp_path)
+    assert (train.inputs > 1).sum(1).tolist() == [4] * 40
+    assert (test.inputs[0] == 1).sum() == 1  # the dog of the cats' group was never seen
+    assert test.labels.tolist() == [0] * 20 + [1] * 20
+    rows = "".join(f"{k % 7}\t{k % 2}\n" for k in range(90))
+    (tmp_path / "adult.tsv.gz").write_bytes(gzip.compress(f"age\ttarget\n{rows}".encode()))
+    splits = real_tasks.adult(tmp_path, 0)
+    assert [len(pair.labels) for pair in splits] == [54, 6, 30]
+    columns = torch.cat([splits.train.inputs, splits.val.inputs])
+    assert columns.mean().item() == pytest.approx(0, abs=1e-5)
+    orders = [torch.cat([y for _, y in real_tasks.Rows(splits.train, shuffle, 16)]) for shuffle in (False, True)]
+    assert torch.equal(orders[0], splits.train.labels)
+    assert torch.equal(orders[1].sort().values, splits.train.labels.sort().values)
 
 
 def test_the_faster_of_the_eager_and_the_compiled_rival_counts():
