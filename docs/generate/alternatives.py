@@ -76,11 +76,11 @@ def posthoc() -> str:
 
 def classifiers() -> str:
     """Mean ranks of the best methods and, table by table, NLL over that of the best rival."""
-    found = on_tables().rankings()
-    nll, by_table = found["nll"], best_rival_ratios()
+    rankings = on_tables().rankings()
+    nll, by_table = rankings["nll"], best_rival_ratios()
     values = sorted(by_table.values())
     rows = [
-        [f"`{method}`", *(found[metric].mean_ranks[method] for metric in JUDGED), nll.wins(method)]
+        [f"`{method}`", *(rankings[metric].mean_ranks[method] for metric in JUDGED), nll.wins(method)]
         for method in sorted(nll.methods, key=nll.mean_ranks.__getitem__)[:FIRST]
     ]
     columns = [
@@ -105,7 +105,7 @@ def _time() -> str:
     seconds = costs_of(stored(TABLES).records, "seconds", [OWN, RIVAL]).values()
     if not seconds:
         return ""
-    ours, rival = (sum(own[name] for own in seconds) for name in (OWN, RIVAL))
+    ours, rival = (sum(timing[name] for timing in seconds) for name in (OWN, RIVAL))
     return (
         f"\n\nOne fit on each of {len(seconds)} tables takes {ours:.0f} s in total with `{OWN}` and {rival:.0f} s with "
         f"`{RIVAL}`. The fits ran one after the other with two threads, on an idle machine with two cores."
@@ -118,18 +118,18 @@ def engine() -> str:
     for record in stored("bench").records:
         if "ratios_to_plain" in record:
             ratios[re.search(r"MLP [0-9-]+", record["name"])[0]] = record["ratios_to_plain"]
-    rows = [[NAMES[how], *(own[how] for own in ratios.values())] for how in NAMES]
+    rows = [[NAMES[how], *(ratio[how] for ratio in ratios.values())] for how in NAMES]
     return to_markdown(["", *(Column(name, digits=2) for name in ratios)], rows)
 
 
 def draw(folder: Path) -> Iterator[Path]:
     """NLL of each method over that of the best other method, one row for each table."""
-    found = best_rival_ratios()
-    order = sorted(found, key=found.__getitem__)
+    ratios = best_rival_ratios()
+    order = sorted(ratios, key=ratios.__getitem__)
     with context() as plt:
         figure, ax = plt.subplots(figsize=(6, 0.24 * len(order) + 0.9), layout="constrained")
         ax.axvline(1, color=GREY, linewidth=1)
-        ax.scatter([found[name] for name in order], range(len(order)), color=PALETTE[0], s=24, zorder=2)
+        ax.scatter([ratios[name] for name in order], range(len(order)), color=PALETTE[0], s=24, zorder=2)
         ax.set_yticks(range(len(order)), order, color=INK)
         ax.set_xlabel(f"NLL of {OWN} / NLL of the best rival; left of the line is better")
         yield save_figure(figure, folder / "comparison-tables")[0]

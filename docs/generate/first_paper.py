@@ -163,15 +163,15 @@ def _with_sizes(gaps: dict[str, Estimate]) -> str:
     return words([f"{name} (by {abs(gap.value):.3f})" for name, gap in gaps.items()])
 
 
-def self_calibrated(name: str, where: str, *, own: str = OWN) -> str:
+def self_calibrated(name: str, where: str, *, method: str = OWN) -> str:
     """How many targets a recommended method meets, and which it misses."""
     records = stored(name).records
-    judged = self_calibrated_targets(records, own)
+    judged = self_calibrated_targets(records, method)
     held = [v for v in judged if v.holds]
-    below = significant(records, "nll", own, "ensemble", -1)
-    names = [f" Missed: {v.statement.removeprefix(f'{own}: ')}: {v.shown}." for v in judged if not v.holds]
+    below = significant(records, "nll", method, "ensemble", -1)
+    names = [f" Missed: {v.statement.removeprefix(f'{method}: ')}: {v.shown}." for v in judged if not v.holds]
     return (
-        f"{where}, `{own}` meets {len(held)} of {len(judged)} targets, and its NLL is significantly below "
+        f"{where}, `{method}` meets {len(held)} of {len(judged)} targets, and its NLL is significantly below "
         f"the ensemble's on {len(below)} of {len(datasets(records))} sets.{''.join(names)}"
     )
 
@@ -181,7 +181,7 @@ def pooled() -> list[str]:
     name = "bo4sc-more-seeds"
     if POOLED not in methods(stored(name).records):
         return []
-    return [f"`{POOLED}` is the default of `SelfCalibratedClassifier`. {self_calibrated(name, ALSO, own=POOLED)}"]
+    return [f"`{POOLED}` is the default of `SelfCalibratedClassifier`. {self_calibrated(name, ALSO, method=POOLED)}"]
 
 
 def _ablation() -> list[str]:
@@ -191,7 +191,7 @@ def _ablation() -> list[str]:
 
     def over_sets(method: str, metric: str) -> dict[int, float]:
         each = [by_seed(records, metric, method=method, dataset=name) for name in sets]
-        return {seed: sum(own[seed] for own in each) / len(sets) for seed in each[0]}
+        return {seed: sum(values[seed] for values in each) / len(sets) for seed in each[0]}
 
     def gap(method: str, against: str, metric: str) -> Estimate:
         return paired_difference(over_sets(method, metric), over_sets(against, metric))
@@ -210,9 +210,9 @@ def _ablation() -> list[str]:
 
 def claims_table() -> str:
     """Each claim of Section 4 with the printed values, ours, and the verdict."""
-    found = claims(all_seeds(), figures.read(RESULTS / "bo4sc.json"))
+    rows = claims(all_seeds(), figures.read(RESULTS / "bo4sc.json"))
     columns = ["claim", "printed", "here", "z", "runs", "holds"]
-    return to_markdown(["no.", *columns], [[n, *claim] for n, claim in enumerate(found, 1)])
+    return to_markdown(["no.", *columns], [[n, *claim] for n, claim in enumerate(rows, 1)])
 
 
 READINGS = ("misclassified_low_weight", "correct_high_weight", "ece10", "accuracy")
@@ -238,12 +238,12 @@ def figure3_table() -> str:
 def figure3() -> str:
     """Which variants have the weights of Figure 3, and at what calibration error."""
     readings = _readings()
-    alike = [name for name, own in readings.items() if min(own[0].value, own[1].value) > 0.5]
+    alike = [name for name, means in readings.items() if min(means[0].value, means[1].value) > 0.5]
     cell = PAPER["ece"]["bo4sc"][WEIGHTS_SET]
     errors = ", ".join(f"{format_number(readings[name][2], 3)} with `{name}`" for name in alike)
     lowest = min(readings, key=lambda name: readings[name][2].value)
     both = [f"`{name}`" for name in alike if readings[name][2].low <= cell]
-    starts = {name: own[0].value for name, own in readings.items() if name.startswith("w⁰")}
+    starts = {name: means[0].value for name, means in readings.items() if name.startswith("w⁰")}
     return bullets(
         [
             "Most misclassified samples end below 0.5, and most others above, with "

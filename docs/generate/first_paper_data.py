@@ -37,8 +37,8 @@ def fitting() -> str:
 
 
 def _confirmed(records: Sequence[dict[str, Any]], family: str) -> str:
-    own = [r for r in records if r["family"] == family and r["stage"] == "confirmed"]
-    return f"Trained on {MORE_SPLITS} more splits, {sum(r['fits'] for r in own)} of {len(own)} still fit."
+    confirmed = [r for r in records if r["family"] == family and r["stage"] == "confirmed"]
+    return f"Trained on {MORE_SPLITS} more splits, {sum(r['fits'] for r in confirmed)} of {len(confirmed)} still fit."
 
 
 def candidates() -> str:
@@ -46,10 +46,10 @@ def candidates() -> str:
     records = stored("bo4sc-data").records
     parts = []
     for family, widths in WIDTHS.items():
-        own = [r for r in records if r["family"] == family]
-        again = sorted((r for r in own if r["stage"] == "confirmed"), key=lambda r: r["distance"])
+        candidates = [r for r in records if r["family"] == family]
+        again = sorted((r for r in candidates if r["stage"] == "confirmed"), key=lambda r: r["distance"])
         names = {r["name"] for r in again}
-        others = [r for r in own if r.get("seed") in COMMON_SEEDS and r["name"] not in names]
+        others = [r for r in candidates if r.get("seed") in COMMON_SEEDS and r["name"] not in names]
         bayes = [f"Bayes accuracy, {width}" for width in widths]
         columns = with_digits(3, *bayes, *(f"{cell}, {width}" for width in widths for cell in CELLS))
         rows: list[list[Any]] = [["printed", "", "", *(None for _ in widths), *printed(family), "", "", ""]]
@@ -65,7 +65,7 @@ def candidates() -> str:
 def test_of_the_sets() -> str:
     """The cells of isotonic regression and BO4SC on the fitted sets that are far from the printed ones."""
     records = stored("bo4sc-fitted").records
-    far, total = [], 0
+    outside, total = [], 0
     for dataset in datasets(records):
         for method in ("isotonic", "bo4sc"):
             for printed_metric, metric in (("ece", "ece10"), ("accuracy", "accuracy")):
@@ -75,9 +75,14 @@ def test_of_the_sets() -> str:
                 values = list(by_seed(records, metric, dataset=dataset, method=method).values())
                 z = (PAPER[printed_metric][method][dataset] - statistics.mean(values)) / statistics.stdev(values)
                 if abs(z) > 2:
-                    far.append(f"the {CELLS[metric == 'ece10']} of `{method}` on {dataset} (z = {format_number(z, 1)})")
+                    outside.append(
+                        f"the {CELLS[metric == 'ece10']} of `{method}` on {dataset} (z = {format_number(z, 1)})"
+                    )
     return bullets(
-        [f"{total - len(far)} of these {total} cells lie within two standard deviations. Outside: {words(far)}."]
+        [
+            f"{total - len(outside)} of these {total} cells lie within two standard deviations. "
+            f"Outside: {words(outside)}."
+        ]
     )
 
 

@@ -73,10 +73,10 @@ def sentences() -> list[str]:
     """Which reading comes nearest to the paper, and which of its statements the runs do not bear out."""
     records = by_method()
     (epochs,) = {r["epochs"] for r in records.values()}
-    told = [*_nearest(records, epochs), *_terms(records)]
+    sentences = [*_nearest(records, epochs), *_terms(records)]
     if "ce-code" in records and "focal-code" in records:
         ours = mean([r for r in stored("meta-reg-350").records if r["method"] == "ce"], "ece", DATASET, "ce").value
-        told.append(
+        sentences.append(
             "Summed and clipped losses on 45,000 images give calibration errors near the paper's: `ce-code` has "
             f"{_scores(records['ce-code'])}, `focal-code` {_scores(records['focal-code'])}; the paper prints an ECE of "
             f"{in_percent(_said('ce', 'ece'))} and {in_percent(_said('focal', 'ece'))}. With mean losses, our `ce` has "
@@ -85,39 +85,43 @@ def sentences() -> list[str]:
     rivals = [n for n, reading in READINGS.items() if n in records and reading.outer and not reading.outer_rate]
     if rivals:
         scores = words([f"`{name}` has {_scores(records[name])}" for name in rivals])
-        told.append(f"With the term in the network's own loss and no outer level, {scores}.")
+        sentences.append(f"With the term in the network's own loss and no outer level, {scores}.")
     if missing := [f"`{name}`" for name in READINGS if name not in records]:
-        told.append(f"Not run: {words(missing)}.")
-    return told
+        sentences.append(f"Not run: {words(missing)}.")
+    return sentences
 
 
 def _nearest(records: Records, epochs: int) -> list[str]:
     """The reading of FLγ-SECE whose error is nearest to the printed one, and those that are far above it."""
-    said = _said("flg-sece", "error")
+    printed_error = _said("flg-sece", "error")
     errors = {n: r["selected"]["error"] for n, r in records.items() if base_of(n) == "flg-sece"}
     learned = {name: error for name, error in errors.items() if error is not None}
-    name = min(learned, key=lambda own: abs(learned[own] - said))
-    told = (
+    name = min(learned, key=lambda reading: abs(learned[reading] - printed_error))
+    sentence = (
         f"Of {len(errors)} readings of FLγ-SECE, `{name}` comes nearest to the printed error: {_scores(records[name])} "
-        f"after {epochs} epochs, where the paper prints an error of {in_percent(said)} and an ECE of "
+        f"after {epochs} epochs, where the paper prints an error of {in_percent(printed_error)} and an ECE of "
         f"{in_percent(_said('flg-sece', 'ece'))} after 350."
     )
-    told += f" On the validation part, its mean γ ends at {records[name]['curve']['gamma_mean'][-1]:.2g}."
-    validation = {own: min(filter(None, records[own]["curve"]["error"])) for own in learned}
-    if min(validation, key=lambda own: validation[own]) == name:
-        told += " It also has the lowest validation error of them."
+    sentence += f" On the validation part, its mean γ ends at {records[name]['curve']['gamma_mean'][-1]:.2g}."
+    validation = {reading: min(filter(None, records[reading]["curve"]["error"])) for reading in learned}
+    if min(validation, key=lambda reading: validation[reading]) == name:
+        sentence += " It also has the lowest validation error of them."
     rival = f"focal-{READINGS[name].form}"
     if rival in records:
-        told += f" A fixed γ = 1 in the same form and more training images (`{rival}`) has {_scores(records[rival])}."
-    far = [own for own, error in learned.items() if error > said + FAR]
-    about = words([f"`{own}` ({in_percent(learned[own], 1)}; {_gamma(records[own])})" for own in far])
+        sentence += (
+            f" A fixed γ = 1 in the same form and more training images (`{rival}`) has {_scores(records[rival])}."
+        )
+    far_above = [reading for reading, error in learned.items() if error > printed_error + FAR]
+    about = words(
+        [f"`{reading}` ({in_percent(learned[reading], 1)}; {_gamma(records[reading])})" for reading in far_above]
+    )
     above = f"More than {100 * FAR:.0f} points above the printed error, in spite of the selection by validation error"
-    return [told, *([f"{above}: {about}."] if far else [])]
+    return [sentence, *([f"{above}: {about}."] if far_above else [])]
 
 
 def _terms(records: Records) -> list[str]:
     """Whether SECE has the lowest ECE of the outer losses, form by form, among the networks that have learned."""
-    told = []
+    sentences = []
     limit = _said("flg-sece", "error") + FAR
     for form in ("code", "text"):
         names = [f"{method}-{form}" for method in ("flg-sece", "flg-dece", "flg", "ce-sece", "ce-dece")]
@@ -129,8 +133,8 @@ def _terms(records: Records) -> list[str]:
             listed = [f"`{name}` {in_percent(eces[name])}" for name in sorted(eces, key=lambda name: eces[name])]
             has = "has" if min(eces, key=lambda name: eces[name]) == names[0] else "does not have"
             methods = f"`{names[0]}` {has} the lowest ECE of the bilevel methods"
-            told.append(f"In the form of the {form}, {methods}: {words(listed)}.")
-    return told
+            sentences.append(f"In the form of the {form}, {methods}: {words(listed)}.")
+    return sentences
 
 
 def _scores(record: Mapping[str, Any]) -> str:
@@ -157,19 +161,19 @@ def maps() -> str:
         if not runs:
             rows.append([DATASETS[name].title, "not run", *[None] * 6])
             continue
-        for which, told in MAPS.items():
+        for which, description in MAPS.items():
             nll, ece, floor = (sum(run[which][m] for run in runs) / len(runs) for m in ("nll", "ece", "floor"))
             differences = [None, None]
             if which != "learned":
                 differences = [_gap(runs, which, "nll"), times(_gap(runs, which, "ece"), 100)]
-            rows.append([DATASETS[name].title, told, str(len(runs)), nll, 100 * ece, 100 * floor, *differences])
+            rows.append([DATASETS[name].title, description, str(len(runs)), nll, 100 * ece, 100 * floor, *differences])
     columns = [*with_digits(4, "NLL"), *with_digits(2, "ECE %", "floor %")]
     gaps = [*with_digits(4, "learned minus this: NLL"), *with_digits(2, "ECE, points")]
     return to_markdown(["data set", "map", "seeds", *columns, *gaps], rows)
 
 
 def _gap(runs: list[Mapping[str, Any]], which: str, metric: str) -> Estimate:
-    return paired_difference(*([run[own][metric] for run in runs] for own in ("learned", which)))
+    return paired_difference(*([run[map_name][metric] for run in runs] for map_name in ("learned", which)))
 
 
 def gammas() -> str:
